@@ -304,7 +304,7 @@ def _wrong_kind(operator: Operator, tensor: Tensor, dtype: str) -> DtypeError:
 
 def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int | None, ...] | None]) -> dict[str, int]:
     bound = {axis: (size, "the layer") for axis, size in fixed.items() if isinstance(size, int)}
-    with_heads: dict[bool, str] = {}
+    with_heads: dict[bool, Tensor] = {}
     for tensor in operator.inputs:
         shape = shapes.get(tensor.name)
         if shape is None:
@@ -313,10 +313,10 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
         if layout is None:
             raise ShapeError(
                 f"{operator.title}: {tensor.name} has {len(shape)} {'axis' if len(shape) == 1 else 'axes'}, expected "
-                f"{tensor.layout_text}. {_missing_axis(tensor, shape, bound)}{listed(shapes)}"
+                f"{tensor.layout_text}. {_missing_axes(tensor, shape, bound, True in with_heads)}{listed(shapes)}"
             )
         if "heads?" in tensor.axes:
-            with_heads.setdefault("heads" in layout, tensor.name)
+            with_heads.setdefault("heads" in layout, tensor)
         for axis, size in zip(layout, shape, strict=True):
             if size is None or (tensor.broadcast and size == 1):
                 continue
@@ -327,20 +327,25 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
                     f"{_advice(axis, owner)} {listed(shapes)}"
                 )
     if len(with_heads) == 2:
+        split, whole = with_heads[True].name, with_heads[False].name
+        cure = f"Give {whole}[:, None], which is the same for every head." if with_heads[False].broadcast else None
         raise ShapeError(
-            f"{operator.title}: axis 'heads' is in {with_heads[True]} but not in {with_heads[False]}. "
-            f"{ADVICE['heads']} {listed(shapes)}"
+            f"{operator.title}: axis 'heads' is in {split} but not in {whole}. {cure or ADVICE['heads']} "
+            f"{listed(shapes)}"
         )
     return {axis: size for axis, (size, _) in bound.items()}
 
 
-def _missing_axis(tensor: Tensor, shape: Sequence[int | None], bound: Mapping[str, tuple[int, str]]) -> str:
-    """How to give a mask of two axes its third, by what the two may be."""
+def _missing_axes(
+    tensor: Tensor, shape: Sequence[int | None], bound: Mapping[str, tuple[int, str]], has_heads: bool
+) -> str:
+    """How to give a mask of two axes the others, by what the two may be."""
     layout = next((layout for layout in tensor.layouts if len(layout) == 3), None)
     if layout is None or len(shape) != 2 or tensor.kind != "boolean":
         return ""
     batch, queries, keys = layout
-    cures = {(batch, keys): f"{tensor.name}[:, None, :]", (queries, keys): f"{tensor.name}[None]"}
+    heads = ", None" if has_heads else ""
+    cures = {(batch, keys): f"{tensor.name}[:, None{heads}, :]", (queries, keys): f"{tensor.name}[None{heads}]"}
 
     def fits(axes: tuple[str, ...]) -> bool:
         return all(size in (None, 1, bound.get(axis, (size,))[0]) for axis, size in zip(axes, shape, strict=True))

@@ -210,7 +210,7 @@ class Attention(Specified):
             return None
         scale = self._dot_scale(queries.shape[-1])
         if scale is not None and use_blocks(queries, memory.keys, DOT_MIN_ELEMENTS):
-            return blocked_dot_attention(queries, *memory, scale), None
+            return blocked_dot_attention(queries, *memory, scale=scale), None
         # Of queries and keys it is the keys that are projected by now.
         terms = None
         if use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import mxnet as mx
 import numpy
 from mxnet import np
+
+from attention_core import errors
+from attention_core.specification import Operator, Sizes
 
 __all__ = ["from_numpy", "to_numpy"]
 
@@ -36,3 +39,17 @@ def lengths(valid_lens: Lengths, ctx: mx.Context | None) -> np.ndarray:
 def context(device: str) -> mx.Context:
     """MXNet's name of a device of the judge."""
     return {"cpu": mx.cpu, "cuda": mx.gpu}[device]()
+
+
+def check(operator: Operator, sizes: Sizes | None = None, dtype: Any = None, /, **arguments: Any) -> None:
+    """Refuse the symbols that a hybridized block computes with, then what does not fit the operator.
+
+    Raises: DtypeError, and what errors.check raises.
+    """
+    for name, argument in arguments.items():
+        if isinstance(argument, mx.sym.Symbol):
+            raise errors.DtypeError(
+                f"{operator.title}: {name} is a symbol, expected an array: layers and functions are imperative. Make "
+                "the block that calls them a Block, or do not hybridize it."
+            )
+    errors.check(operator, sizes, dtype, **arguments)

@@ -6,7 +6,7 @@ import mxnet as mx
 import numpy
 from mxnet import np, npx
 
-from attention_core.errors import check, check_available
+from attention_core.errors import check_available
 from attention_core.operators.masking import (
     ATTENTION_MASK,
     BLOCK_MASK,
@@ -22,7 +22,7 @@ from attention_core.operators.masking import (
     TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
-from backends.mxnet.arrays import Lengths, lengths
+from backends.mxnet.arrays import Lengths, check, lengths
 
 __all__ = [
     "attention_mask",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import mxnet as mx
 from mxnet import autograd, np, npx
 from mxnet.gluon import Block, nn
 
-from attention_core.errors import DtypeError, check, check_options, check_tokens
+from attention_core.errors import check_options, check_tokens
 from attention_core.specification import Layer
+from backends.mxnet.arrays import check
 
 
 class Specified(Block):
@@ -30,7 +30,6 @@ class Specified(Block):
         """Refuse arguments that do not fit the layer or each other."""
         operator = self.specification.method(method)
         operator = operator.time_major if self.sizes.get("time_major") else operator
-        refuse_symbols(operator.title, arguments)
         check(operator, self.sizes, dtype_of(self), **arguments)
 
     # particular to MXNet
@@ -44,7 +43,8 @@ class Specified(Block):
     ) -> None:
         """Give the matrices new values by an initializer; without one, all values are those of the constructor.
 
-        Vectors have initializers of their own, as biases in Gluon. A block around the layer needs force_reinit=True.
+        Biases and vectors keep initializers of their own, as biases do in Gluon. A block around the layer needs
+        force_reinit=True: the layer has values, which Gluon does not replace otherwise, but warns.
         """
         if init is not None and verbose:
             init.set_verbosity(verbose)
@@ -76,19 +76,6 @@ def check_ids(title: str, name: str, tokens: np.ndarray, vocab_size: int) -> Non
 
 
 # ------------------------------------------------------------------------------------------------ particular to MXNet
-
-
-def refuse_symbols(title: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse the symbols that a hybridized block calls its layers with.
-
-    Raises: DtypeError.
-    """
-    for name, argument in arguments.items():
-        if isinstance(argument, mx.sym.Symbol):
-            raise DtypeError(
-                f"{title}: {name} is a symbol, expected an array: the layer is imperative. Make its parent a Block, or "
-                "do not hybridize it."
-            )
 
 
 class Number(Block):
@@ -124,7 +111,9 @@ def initialise(block: Block) -> None:
     for parameter in block.collect_params().values():
         if parameter._data is None:
             parameter.initialize()
-            if len(parameter.shape) > 1:  # its initializer would win against that of a later call
+            # The bias of a recurrent layer has a row for each gate, and is no matrix.
+            if len(parameter.shape) > 1 and not parameter.name.endswith("_b"):
+                # Its initializer would win against that of a later call.
                 parameter.drawn, parameter.init = parameter.init, None
 
 

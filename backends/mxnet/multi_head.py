@@ -8,9 +8,8 @@ from typing import Any
 import mxnet as mx
 from mxnet import autograd, np
 
-from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
-from backends.mxnet.arrays import Lengths
+from backends.mxnet.arrays import Lengths, check
 from backends.mxnet.attention import Answer, Attention, Memory, ScoredAttention, attention_layer
 from backends.mxnet.masking import _attention_mask, positions
 from backends.mxnet.module import initialise, linear, projected

@@ -5,9 +5,8 @@ from __future__ import annotations
 import mxnet as mx
 from mxnet import np, npx
 
-from attention_core.errors import check
 from attention_core.operators.pooling import ATTENTION_POOLING
-from backends.mxnet.arrays import Lengths
+from backends.mxnet.arrays import Lengths, check
 from backends.mxnet.masking import _attention_mask, open_keys, softmax_over
 
 __all__ = ["attention_pooling"]

@@ -6,9 +6,9 @@ import mxnet as mx
 from mxnet import np
 from mxnet.gluon import nn
 
-from attention_core.errors import check
 from attention_core.operators.positions import LEARNED_POSITIONS, POSITION_PERMUTATION, SINUSOIDAL_POSITIONS
 from attention_core.sinusoids import rates
+from backends.mxnet.arrays import check
 from backends.mxnet.masking import positions
 from backends.mxnet.module import Specified, Uniform, initialise
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mxnet import np, npx
 
-from attention_core.errors import check
 from attention_core.operators.scoring import (
     ADDITIVE_SCORE,
     COSINE_SCORE,
@@ -13,6 +12,7 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
+from backends.mxnet.arrays import check
 from backends.mxnet.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_score
 from backends.mxnet.blocked.choice import use_blocks
 

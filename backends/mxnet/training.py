@@ -10,9 +10,9 @@ import mxnet as mx
 import numpy
 from mxnet import autograd, np, npx
 
-from attention_core.errors import check, check_options, check_state
+from attention_core.errors import check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
-from backends.mxnet.arrays import Lengths, from_numpy, lengths
+from backends.mxnet.arrays import Lengths, check, from_numpy, lengths
 from backends.mxnet.decoders import Decoder
 from backends.mxnet.masking import precise
 from backends.mxnet.module import check_ids

@@ -14,7 +14,7 @@ from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_
 from backends.tf.arrays import Lengths, from_numpy
 from backends.tf.decoders import Decoder
 from backends.tf.masking import precise, size
-from backends.tf.module import check_ids
+from backends.tf.module import attached_mask, check_ids
 from backends.tf.parameters import get_parameters, located
 from backends.tf.translation import Translator
 
@@ -45,18 +45,19 @@ def masked_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, valid_lens: Leng
     """
     check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
     check_ids("masked_cross_entropy", "targets", targets, logits.shape[-1])
-    allowed = open_steps(targets, valid_lens)
+    allowed = open_steps(targets, valid_lens, attached_mask(logits))
     # Cleared first: what stands in hidden steps may be NaN, and 0 · NaN is NaN in the gradient.
     losses = losses_of(tf.where(allowed[:, :, None], logits, 0.0), targets)
     total, count = tf.reduce_sum(tf.where(allowed, losses, 0.0)), tf.math.count_nonzero(allowed)
     return tf.cast(total / tf.cast(tf.maximum(count, 1), total.dtype), logits.dtype)
 
 
-def open_steps(targets: tf.Tensor, valid_lens: Lengths | None) -> tf.Tensor:
-    """Whether each step counts in the loss, (batch, steps)."""
+def open_steps(targets: tf.Tensor, valid_lens: Lengths | None, attached: tf.Tensor | None = None) -> tf.Tensor:
+    """Whether each step counts in the loss, (batch, steps); attached is the mask that Keras knows of them."""
+    allowed = tf.ones_like(targets, tf.bool) if attached is None else attached
     if valid_lens is None:
-        return tf.ones_like(targets, tf.bool)
-    return tf.range(tf.cast(size(targets, 1), tf.int64)) < tf.cast(valid_lens, tf.int64)[:, None]
+        return allowed
+    return allowed & (tf.range(tf.cast(size(targets, 1), tf.int64)) < tf.cast(valid_lens, tf.int64)[:, None])
 
 
 def losses_of(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:

@@ -21,6 +21,7 @@ from backends.jax.blocked.blocks import (
     parts,
     positions,
     shared,
+    with_auto_axes,
 )
 from backends.jax.blocked.dot_product import opened_keys
 from backends.jax.masking import softmax_over
@@ -40,6 +41,7 @@ BOUND = {"float32": 10.75, "float64": 88.0}
 Gradients = tuple[jax.Array, jax.Array, jax.Array]
 
 
+@with_auto_axes
 def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
     """Score each projected query against each projected key by a weighted tanh of their sum, block by block.
 
@@ -227,6 +229,7 @@ def back(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array, cotang
     return w_v * of_queries, w_v * of_keys, jnp.sum(of_weights, axis=(0, 1))
 
 
+@with_auto_axes
 def blocked_additive_attention(
     queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None, w_v: jax.Array
 ) -> jax.Array:

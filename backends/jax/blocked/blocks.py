@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
 
 from backends.jax.arrays import axes_of
 
+Function = TypeVar("Function", bound=Callable[..., jax.Array])
+
 BLOCK = 2**17
 """The elements of a block: in float32 half a MiB, which fits in the cache of a core."""
+
+
+def with_auto_axes(function: Function) -> Function:
+    """Leave the sharding inside of a function to XLA where a mesh has explicit axes, over which blocks have no type.
+
+    The first argument, (..., queries, features), says how the result is sharded. What is no array is a keyword.
+    """
+
+    @wraps(function)
+    def called(queries: jax.Array, *arrays: jax.Array | None, **keywords: Any) -> jax.Array:
+        sharding: Any = jax.typeof(queries).sharding
+        if not sharding.mesh.explicit_axes:
+            return function(queries, *arrays, **keywords)
+        result = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:-1], None))
+        inside = jax.sharding.auto_axes(function, axes=sharding.mesh.explicit_axes, out_sharding=result)
+        return inside(queries, *arrays, **keywords)
+
+    return called  # type: ignore[return-value]
 
 
 def in_lanes(function: Callable[..., jax.Array], *arrays: jax.Array | None) -> jax.Array:

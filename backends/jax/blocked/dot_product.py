@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from backends.jax.arrays import varying
-from backends.jax.blocked.blocks import Arrays, in_lanes, linear, padded, parted, shared
+from backends.jax.blocked.blocks import Arrays, in_lanes, linear, padded, parted, shared, with_auto_axes
 
 __all__ = ["blocked_dot_attention"]
 
@@ -21,6 +21,7 @@ DOT_MIN_ELEMENTS = 2**22
 """So many elements, batch · heads · queries · keys · features, take blocks: a guess, not measured."""
 
 
+@with_auto_axes
 def blocked_dot_attention(
     queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None, scale: float
 ) -> jax.Array:

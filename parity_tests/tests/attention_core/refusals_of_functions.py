@@ -74,8 +74,8 @@ FUNCTIONS: Table = {
         ),
         (
             lambda b, a: b.masked_softmax(a(2, 3, 5, 7), None, a(2, 5, 7, dtype=bool)),
-            "masked_softmax: axis 'heads' is in scores but not in mask. Split queries, keys and values into the same "
-            "heads, and give a mask an axis for them. Shapes: scores=(2, 3, 5, 7), mask=(2, 5, 7).",
+            "masked_softmax: axis 'heads' is in scores but not in mask. Give mask[:, None], which is the same for "
+            "every head. Shapes: scores=(2, 3, 5, 7), mask=(2, 5, 7).",
         ),
         (
             lambda b, a: b.masked_softmax(a(2, 5, 7), a(10, dtype=I)),
@@ -102,6 +102,16 @@ FUNCTIONS: Table = {
             "attention_mask: mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, keys). Give "
             "mask[:, None, :] if its axes are (batch, keys) or mask[None] if its axes are (queries, keys). "
             "Shapes: mask=(5, 7).",
+        ),
+        (
+            lambda b, a: b.masked_softmax(a(2, 3, 5, 7), mask=a(2, 7, dtype=bool)),
+            "masked_softmax: mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, keys). Give "
+            "mask[:, None, None, :] if its axes are (batch, keys). Shapes: scores=(2, 3, 5, 7), mask=(2, 7).",
+        ),
+        (
+            lambda b, a: b.masked_softmax(a(2, 3, 5, 7), mask=a(5, 7, dtype=bool)),
+            "masked_softmax: mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, keys). Give "
+            "mask[None, None] if its axes are (queries, keys). Shapes: scores=(2, 3, 5, 7), mask=(5, 7).",
         ),
         (
             lambda b, a: b.masked_softmax(a(2, 5, 7), mask=a(4, 4, dtype=bool)),

@@ -125,6 +125,23 @@ LAYERS: Table = {
             "state=(2, 3, 5).",
         ),
         (
+            lambda layer, a: layer(a(2, 3, 5, 4), a(2, 3, 7, 4), a(2, 3, 7, 6), None, a(2, 5, 7, dtype=bool)),
+            "DotProductAttention: axis 'heads' is in queries but not in mask. Give mask[:, None], which is the same "
+            "for every head. Shapes: queries=(2, 3, 5, 4), keys=(2, 3, 7, 4), values=(2, 3, 7, 6), mask=(2, 5, 7).",
+        ),
+        (
+            lambda layer, a: layer.prepare(a(2, 3, 7, 4), a(2, 3, 7, 6), None, a(2, 7, dtype=bool)),
+            "DotProductAttention.prepare: mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, "
+            "keys). Give mask[:, None, None, :] if its axes are (batch, keys) or mask[None, None] if its axes are "
+            "(queries, keys). Shapes: keys=(2, 3, 7, 4), values=(2, 3, 7, 6), mask=(2, 7).",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 9), a(2, 7, 9), a(2, 7, 9), None, a(2, 7, dtype=bool)),
+            "MultiHeadAttention: mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, keys). "
+            "Give mask[:, None, :] if its axes are (batch, keys). Shapes: queries=(2, 5, 9), keys=(2, 7, 9), "
+            "values=(2, 7, 9), mask=(2, 7).",
+        ),
+        (
             lambda layer, a: layer.step(
                 a(3, dtype=I), a(2, 3, 5), layer.prepare(a(3, 8, 6), None, a(3, 4, 8, dtype=bool))
             ),

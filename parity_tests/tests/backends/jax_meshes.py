@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from attention_core.draws import uniform
 from backends import jax as attention
@@ -22,7 +22,9 @@ from backends.jax.blocked import additive, blocks, dot_product, set_path
 
 Function = Callable[..., jax.Array]
 
-MESH = jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+MESH, EXPLICIT = (
+    jax.make_mesh((2, 2), ("data", "model"), axis_types=(kind,) * 2) for kind in (AxisType.Auto, AxisType.Explicit)
+)
 SHARDED = PartitionSpec("data", "model")
 LENS = jnp.array([5, 0, 7, 3])
 
@@ -48,12 +50,12 @@ def kernels() -> dict[str, tuple[Function, list[jax.Array]]]:
     arrays = [queries, keys, values, (jnp.arange(7) < LENS[:, None])[:, None, None], drawn("w_v", 8)]
 
     def dot(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array, w_v: jax.Array) -> jax.Array:
-        return dot_product.blocked_dot_attention(queries * w_v, keys, values, mask, 0.5)
+        return dot_product.blocked_dot_attention(queries * w_v, keys, values, mask, scale=0.5)
 
     return {"dot": (dot, arrays), "additive": (additive.blocked_additive_attention, arrays)}
 
 
-def under_jit(function: Function, arrays: list[jax.Array]) -> dict[str, Any]:
+def under_jit(function: Function, arrays: list[jax.Array], mesh: Mesh = MESH) -> dict[str, Any]:
     """The compiled text of a program for the context and all gradients, whether these are sharded so, their error."""
 
     def squares(*given: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -70,7 +72,7 @@ def under_jit(function: Function, arrays: list[jax.Array]) -> dict[str, Any]:
         for own in of_heads
     ]
     placed = [
-        jax.device_put(array, NamedSharding(MESH, spec))
+        jax.device_put(array, NamedSharding(mesh, spec))
         for array, spec in zip(arrays, [*specs, PartitionSpec()], strict=True)
     ]
     made = jax.jit(program).lower(*placed).compile()
@@ -100,6 +102,9 @@ def layers() -> dict[str, tuple[Any, Function, list[jax.Array]]]:
     def context(layer: Any, rows: jax.Array, keys: jax.Array, lens: jax.Array) -> jax.Array:
         return layer(rows, keys, keys, lens, need_weights=False)[0]
 
+    def weights(layer: Any, rows: jax.Array, keys: jax.Array, lens: jax.Array) -> jax.Array:
+        return layer(rows, keys, keys, lens)[1]
+
     decoder = attention.LuongDecoder(9, 4, 6, initial="zero", rngs=rngs)
     return {
         "encoder": (attention.GRUEncoder(9, 4, 6, bidirectional=True, rngs=rngs), first, [source, LENS]),
@@ -112,6 +117,7 @@ def layers() -> dict[str, tuple[Any, Function, list[jax.Array]]]:
         ),
         "dot": (attention.DotProductAttention(), context, [queries, outputs, LENS]),
         "additive": (attention.AdditiveAttention(6, 6, 8, rngs=rngs), context, [queries, outputs, LENS]),
+        "weights": (attention.AdditiveAttention(6, 6, 8, rngs=rngs), weights, [queries, outputs, LENS]),
         "multi-head": (attention.MultiHeadAttention(6, 2, hidden_size=8, rngs=rngs), context, [queries, outputs, LENS]),
         "bahdanau": (
             attention.BahdanauDecoder(9, 4, 6, initial="zero", rngs=rngs),
@@ -159,11 +165,41 @@ def under_shard_map(layer: Any, call: Function, arrays: list[jax.Array]) -> floa
     return difference(actual, expected)
 
 
+TYPED = {"encoder": True, "translator": True, "weights": False, "multi-head": False}
+"""Layers under explicit axes, and whether they loop over steps: the caller then makes the axes automatic."""
+
+
+def under_explicit_axes(name: str) -> tuple[float, bool]:
+    """The error of a layer's output and gradients, by parameters and inputs, and whether the output is sharded."""
+    layer, call, arrays = layers()[name]
+    graphdef, state = nnx.split(layer)
+    floating = [at for at, array in enumerate(arrays, 1) if jnp.issubdtype(array.dtype, jnp.floating)]
+    batch = NamedSharding(EXPLICIT, PartitionSpec("data"))
+
+    def output(state: Any, *given: jax.Array) -> jax.Array:
+        return call(nnx.merge(graphdef, state), *given)
+
+    def gradients(output: Function) -> Function:
+        def loss(*given: Any) -> tuple[jax.Array, jax.Array]:
+            result = output(*given)
+            return jnp.sum(result**2), result
+
+        return jax.jit(jax.grad(loss, argnums=(0, *floating), has_aux=True))
+
+    inside = jax.sharding.auto_axes(output, out_sharding=batch) if TYPED[name] else output
+    placed = [jax.device_put(array, batch) for array in arrays]
+    with jax.set_mesh(EXPLICIT):
+        actual = gradients(inside)(jax.device_put(state, NamedSharding(EXPLICIT, PartitionSpec())), *placed)
+    return difference(actual, gradients(output)(state, *arrays)), actual[1].sharding.is_equivalent_to(batch, 3)
+
+
 if __name__ == "__main__":
     set_path("blocked")
     blocks.BLOCK, dot_product.ROWS, dot_product.COLUMNS = 32, 3, 4
-    kept = {name: under_jit(*given) for name, given in kernels().items()}
     batches, mapped = (names.split(",") for names in sys.argv[1:])
+    kept = {name: under_jit(*given) for name, given in kernels().items()}
     batch = {name: batch_under_jit(*layers()[name]) for name in batches}
     errors = {name: under_shard_map(*layers()[name]) for name in mapped}
-    print(json.dumps({"kernels": kept, "layers": batch, "shard_map": errors}))
+    explicit = {name: under_jit(*given, EXPLICIT) for name, given in kernels().items()}
+    typed = {name: under_explicit_axes(name) for name in TYPED}
+    print(json.dumps({"jit": kept, "layers": batch, "shard_map": errors, "explicit": explicit, "typed": typed}))

@@ -14,7 +14,7 @@ import pytest
 
 import backends
 
-LAYERS = ("encoder", "decoder", "greedy", "translator", "dot", "additive")
+LAYERS = ("encoder", "decoder", "greedy", "translator", "dot", "additive", "weights", "multi-head")
 SHARDED = ("additive", "multi-head", "bahdanau")
 """The layers whose program for a sharded batch is read."""
 COLLECTIVE = re.compile(
@@ -40,10 +40,13 @@ def answers() -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.parametrize("axes", ["jit", "explicit"])
 @pytest.mark.parametrize("kernel", ["dot", "additive"])
-def test_blocks_of_a_sharded_batch_and_of_sharded_heads_stay_where_they_are(kernel: str, answers: dict[str, Any]):
+def test_blocks_of_a_sharded_batch_and_of_sharded_heads_stay_where_they_are(
+    kernel: str, axes: str, answers: dict[str, Any]
+):
     """Devices exchange the gradient of what they share, and the numbers that say which formula all of them take."""
-    answer = answers["kernels"][kernel]
+    answer = answers[axes][kernel]
     assert answer["error"] < 1e-5 and all(answer["sharded"])
     assert collectives(answer["program"]) <= {f"all-reduce {of}" for of in ("pred[]", "f32[]", "f32[8]", "f32[2,8]")}
 
@@ -74,3 +77,9 @@ def test_every_collective_of_a_program_is_found():
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_layer_under_shard_map_has_the_loss_and_gradients_of_the_whole_batch(layer: str, answers: dict[str, Any]):
     assert answers["shard_map"][layer] < 1e-5
+
+
+@pytest.mark.parametrize("layer", ["encoder", "translator", "weights", "multi-head"])
+def test_a_layer_takes_a_batch_that_is_sharded_over_explicit_axes(layer: str, answers: dict[str, Any]):
+    error, sharded = answers["typed"][layer]
+    assert error < 1e-5 and sharded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,6 +24,11 @@ LAYERS = {
 }
 
 
+def is_matrix(key: str, array: np.ndarray) -> bool:
+    """Whether an initializer applies: the bias of a recurrent layer has a row for each gate, and is none."""
+    return array.ndim > 1 and not key.endswith("_b")
+
+
 def values(block: mx.gluon.Block) -> dict[str, np.ndarray]:
     return {name: parameter.data().copy() for name, parameter in block.collect_params().items()}
 
@@ -36,9 +42,9 @@ def test_an_initializer_is_honoured_for_matrices_and_vectors_are_drawn_by_their_
     assert all((array == before[key]).all() for key, array in values(layer).items()), "nothing was to be drawn anew"
     layer.initialize(mx.init.Constant(0.5))
     after = values(layer)
-    assert [array for array in after.values() if array.ndim > 1]
+    assert [key for key, array in after.items() if is_matrix(key, array)]
     for key, array in after.items():
-        assert (array == 0.5).all() == (array.ndim > 1) and not (array == before[key]).all(), key
+        assert (array == 0.5).all() == is_matrix(key, array) and not (array == before[key]).all(), key
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -47,23 +53,54 @@ def test_an_initializer_of_a_parent_is_honoured_under_force_reinit(name: str):
     parent.add(LAYERS[name]())
     parent.initialize(mx.init.Xavier(), force_reinit=True)
     parent.initialize(mx.init.Constant(0.25), force_reinit=True)
-    assert all((array == 0.25).all() for array in values(parent).values() if array.ndim > 1)
+    assert all((array == 0.25).all() == is_matrix(key, array) for key, array in values(parent).items())
 
 
-def test_a_symbol_of_a_hybridized_parent_is_refused():
-    layer = attention.AdditiveAttention(4, 4, 6)
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_without_that_a_parent_leaves_the_values_and_warns(dictionary: bool):
+    parent = mx.gluon.nn.Sequential()
+    parent.add(attention.GRU(4, 5), mx.gluon.nn.Dense(3, in_units=5))
+    before = values(parent[0])
+    with pytest.warns(UserWarning, match="already initialized, ignoring. Set force_reinit=True to re-initialize"):
+        (parent.collect_params() if dictionary else parent).initialize(mx.init.Constant(0.25))
+    assert all((array == before[key]).all() for key, array in values(parent[0]).items())
+    assert (parent[1].weight.data() == 0.25).all()
 
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "AdditiveAttention: queries": lambda queries: attention.AdditiveAttention(4, 4, 6)(queries, queries, queries)[0],
+    "GRU: inputs": lambda inputs: attention.GRU(4, 5)(inputs)[0],
+    "dot_score: queries": lambda queries: attention.dot_score(queries, queries),
+    "scaled_dot_score: keys": lambda keys: attention.scaled_dot_score(np.ones((2, 3, 4)), keys),
+    "masked_softmax: scores": attention.masked_softmax,
+    "attention_pooling: scores": lambda scores: attention.attention_pooling(scores, np.ones((2, 4, 5))),
+    "to_additive_mask: mask": lambda scores: attention.to_additive_mask(scores > 0.5),
+    "masked_cross_entropy: logits": lambda logits: attention.masked_cross_entropy(
+        logits, np.ones((2, 3), dtype="int32")
+    ),
+}
+
+
+@pytest.mark.parametrize("argument", CALLS)
+def test_a_symbol_of_a_hybridized_parent_is_refused(argument: str):
     class Parent(mx.gluon.HybridBlock):
-        def hybrid_forward(self, F: Any, queries: Any) -> Any:
-            return layer(queries, queries, queries)[0]
+        def hybrid_forward(self, F: Any, array: Any) -> Any:
+            return CALLS[argument](array)
 
     parent = Parent()
-    assert parent(np.ones((2, 3, 4))).shape == (2, 3, 4)
+    parent(np.ones((2, 3, 4)))
     parent.hybridize()
-    with pytest.raises(
-        DtypeError, match=r"AdditiveAttention: queries is a symbol, expected an array: the layer is imp"
-    ):
+    with pytest.raises(DtypeError) as raised:
         parent(np.ones((2, 3, 4)))
+    assert str(raised.value) == (
+        f"{argument} is a symbol, expected an array: layers and functions are imperative. Make the block that calls "
+        "them a Block, or do not hybridize it."
+    )
+
+
+def test_gluon_itself_refuses_a_layer_as_the_child_of_a_hybrid_block():
+    with pytest.raises(ValueError, match="Children of HybridBlock must also be HybridBlock"):
+        mx.gluon.nn.HybridSequential().add(attention.GRU(4, 5))
 
 
 @pytest.mark.parametrize("part", ["translator", "decoder"])

@@ -90,6 +90,18 @@ def test_recurrent_layers_skip_masked_steps_at_any_position(cell: str, bidirecti
         same(state[:, row], after[:, 0], 1e-6)
 
 
+@pytest.mark.parametrize("kind", ["GRUEncoder", "LSTMEncoder"])
+def test_encoders_skip_masked_tokens_wherever_they_stand(kind: str):
+    layer, _ = example(kind)
+    outputs, state = layer(masked(tf.constant(SOURCE), OPEN), tf.constant([7, 6, 7]))
+    same(mask_of(outputs), OPEN)
+    for row, kept in enumerate(OPEN):
+        alone, after = layer(tf.constant(SOURCE[row, kept][None]))
+        same(outputs[row].numpy()[kept], alone[0], 1e-6)
+        same(outputs[row].numpy()[~kept], 0.0 * outputs[row].numpy()[~kept])
+        same(state[:, row], after[:, 0], 1e-6)
+
+
 def test_a_gru_skips_the_steps_that_that_of_keras_skips():
     ours, theirs = attention.GRU(6, 5), keras.layers.GRU(5, return_sequences=True, return_state=True)
     inputs = embedded(SOURCE, 6)
@@ -161,6 +173,23 @@ def test_the_mask_of_the_first_input_travels_on_with_the_first_output(kind: str)
         logits, weights = layer(**inputs)
         assert mask_of(logits) is None
         same(tf.boolean_mask(weights, np.repeat(~OPEN[:, None], weights.shape[1], axis=1)), np.zeros(9 * (~OPEN).sum()))
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_the_loss_counts_the_steps_that_both_the_mask_of_the_logits_and_the_lengths_leave_open(traced: bool):
+    logits = keras.layers.Dense(11)(embedded(TARGET, 6))
+    labels, lens = tf.constant(integers("labels", TARGET.shape, 11)), np.array([4, 3, 2])
+    same(mask_of(logits), OPEN_STEPS)
+
+    def measured(lens: tf.Tensor | None, spoiled: np.ndarray) -> tf.Tensor:
+        given = masked(tf.where(spoiled[:, :, None], np.nan, logits), OPEN_STEPS)
+        return attention.masked_cross_entropy(given, labels, lens)
+
+    for given, counts in ((None, OPEN_STEPS), (tf.constant(lens), OPEN_STEPS & (np.arange(4) < lens[:, None]))):
+        call = tf.function(measured, autograph=False) if traced else measured
+        rows = tf.boolean_mask(logits, counts)[None]
+        expected = attention.masked_cross_entropy(rows, tf.boolean_mask(labels, counts)[None])
+        same(call(given, ~counts), expected, 1e-6)
 
 
 def test_padding_has_no_part_in_a_model_of_keras():
