@@ -72,8 +72,9 @@ def test_second_derivatives_through_blocks_are_refused(name: str):
             inner.watch(tensors[0])
             output = function(*tensors)
         gradient = inner.gradient(output, tensors[0])
-    with pytest.raises(AttentionError, match=words):
+    with pytest.raises(AttentionError, match=words) as raised:
         outer.gradient(gradient, tensors)
+    assert 'backends.tf.blocked.set_path("plain")' in str(raised.value)
 
 
 def test_sizes_that_are_unknown_count_as_small():

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from attention_core.draws import uniform
+from attention_core.errors import AttentionError
 from backends import tf as attention
 from parity_tests.tests.backends.blocks import on_path
 
@@ -63,6 +64,33 @@ def test_each_argument_has_a_tangent(name: str, path: str):
             with tf.autodiff.ForwardAccumulator(primal, tf.ones_like(primal)) as followed:
                 output = function(*primals)
             np.testing.assert_allclose(followed.jvp(output), differences(function, primals, index), atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["additive_score", "dot", "additive"])
+def test_a_tangent_in_a_graph_is_that_of_the_plain_formula(name: str):
+    make, arrays = FUNCTIONS[name]
+    function, primals = make(), [tf.constant(array) for array in arrays]
+
+    def tangent(primal: tf.Tensor) -> tf.Tensor:
+        with tf.autodiff.ForwardAccumulator(primal, primal) as followed:
+            output = function(primals[0], primal, *primals[2:])
+        return followed.jvp(output)
+
+    with on_path(SimpleNamespace(name="tf"), "plain"):
+        expected = tangent(primals[1])
+    with on_path(SimpleNamespace(name="tf"), "blocked"):
+        actual = tf.function(tangent, autograph=False)(primals[1])
+    assert np.abs(expected).max() > 1e-3
+    np.testing.assert_allclose(actual, expected, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_forward_mode_around_a_graph_of_blocks_is_refused_with_the_way_out(name: str):
+    make, arrays = FUNCTIONS[name]
+    function, primals = tf.function(make(), autograph=False), [tf.constant(array) for array in arrays]
+    followed, refused = tf.autodiff.ForwardAccumulator(primals[0], tf.ones_like(primals[0])), r'\.set_path\("plain"\)'
+    with on_path(SimpleNamespace(name="tf"), "blocked"), followed, pytest.raises(AttentionError, match=refused):
+        function(*primals)
 
 
 def test_a_parameter_has_a_tangent_in_blocks():
