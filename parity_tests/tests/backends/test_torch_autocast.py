@@ -61,15 +61,53 @@ def test_inputs_may_have_different_types_and_answers_have_one(name: str, need_we
     assert queries.grad is not None and queries.grad.dtype == torch.float32 and queries.grad.isfinite().all()
 
 
+def theirs(layer: torch.nn.Module, inputs: torch.Tensor, name: str) -> tuple[torch.Tensor, ...]:
+    """PyTorch's answers, without oneDNN, which has no bfloat16 on every processor.
+
+    PyTorch casts the inputs of an LSTM for oneDNN and for cuDNN; what has neither is given them cast.
+    """
+    given = inputs.to(torch.get_autocast_dtype("cpu")) if name.startswith("LSTM") else inputs
+    with torch.backends.mkldnn.flags(enabled=False):
+        outputs, state = layer(given)
+    return outputs, *(state if isinstance(state, tuple) else (state,))
+
+
+@pytest.mark.filterwarnings("ignore:TF32")
 @pytest.mark.parametrize("name", ["GRU", "LSTM"])
 def test_recurrent_layers_have_the_dtypes_of_pytorch(name: str):
-    theirs, ours = (getattr(place, name) for place in (torch.nn, backends.torch))
+    ours, own = (getattr(place, name) for place in (backends.torch, torch.nn))
     for given in (torch.float32, torch.bfloat16):
         inputs = leaf(2, 3, 4).to(given)
         with torch.autocast("cpu", torch.bfloat16):
-            expected = theirs(4, 5, batch_first=True)(inputs)[0].dtype
+            expected = theirs(own(4, 5, batch_first=True), inputs, name)[0].dtype
             for lens in (None, torch.tensor([1, 3])):
                 assert {output.dtype for output in ours(4, 5)(inputs, lens)} == {expected}
+
+
+@pytest.mark.filterwarnings("ignore:TF32")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["GRUEncoder", "LSTMEncoder"])
+def test_encoders_are_those_of_pytorch(name: str, dtype: torch.dtype):
+    ours = getattr(backends.torch, name)(11, 4, 5, 2, bidirectional=True)
+    kind = name.removesuffix("Encoder")
+    own = getattr(torch.nn, kind)(4, 5, 2, batch_first=True, bidirectional=True)
+    directions = zip(ours.rnn.layers, ours.rnn.backward_layers, strict=True)
+    weights = [array for both in directions for layer in both for array in ours.rnn._fused(layer)]
+    with torch.no_grad():
+        for parameter, array in zip(own.parameters(), weights, strict=True):
+            parameter.copy_(array)
+    tokens = torch.arange(6).view(2, 3)
+    with torch.autocast("cpu", dtype):
+        outputs, state = ours(tokens)
+        expected, *states = theirs(own, ours.embedding(tokens), kind)
+    # Ours has the outputs of a layer, forward then backward, and behind them an LSTM's cells alike.
+    last = torch.cat([torch.cat(array.unflatten(0, (2, 2)).unbind(1), dim=-1) for array in states], dim=-1)
+    eps = torch.finfo(dtype).eps
+    for actual, wanted in ((outputs, expected), (state, last)):
+        assert actual.dtype == wanted.dtype
+        torch.testing.assert_close(actual, wanted, rtol=0.0, atol=2 * eps)
+    exact = ours(tokens)[0]
+    assert (outputs - exact).abs().max() > eps / 64  # autocast has cast something
 
 
 def test_what_autocast_does_not_cast_is_refused_as_without_it():
