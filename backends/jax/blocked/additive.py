@@ -17,10 +17,12 @@ from backends.jax.blocked.blocks import (
     in_blocks,
     in_lanes,
     linear,
+    mapped,
     padded,
     parts,
     positions,
     shared,
+    summed,
     with_auto_axes,
 )
 from backends.jax.blocked.dot_product import opened_keys
@@ -195,7 +197,7 @@ def there(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> ja
     rows, others, start = tanh.ready(*tanh.sides(queries, keys), w_v)
     (batch, num_keys, features), num_queries = keys.shape, queries.shape[1]
     part = fitting(num_keys, features)
-    scores = jax.lax.map(lambda some: in_blocks(block, part * features, rows, some), parts(others, 1, part))
+    scores = mapped(lambda some: in_blocks(block, part * features, rows, some), parts(others, 1, part))
     scores = jnp.moveaxis(scores, 0, 2).reshape(batch, num_queries, len(scores) * part)
     return start + scores[..., :num_keys]
 
@@ -210,22 +212,21 @@ def back(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array, cotang
         parts = (tanh.slopes(*sides), tanh.join(*sides)) if both else (tanh.slopes(*reversed(sides)),)
         return tuple(jnp.einsum("brho,bro->brh", part, cotangents) for part in parts)
 
-    def summed(both: bool, rows: Side, others: Side, cotangents: jax.Array) -> tuple[jax.Array, ...]:
+    def of_rows(both: bool, rows: Side, others: Side, cotangents: jax.Array) -> tuple[jax.Array, ...]:
         count, features = others[0].shape[1:]
         part = fitting(count, features)
         transposed = parts(tuple(jnp.swapaxes(other, 1, 2) for other in others), 2, part)
 
-        def add(sums: Arrays, at: tuple[Side, tuple[jax.Array, ...]]) -> tuple[Arrays, None]:
+        def of_part(at: tuple[Side, tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
             others, (cotangents,) = at
-            blocks = in_blocks(partial(block, both), part * features, (*rows, cotangents), others)
-            return jax.tree.map(jnp.add, sums, blocks), None
+            return in_blocks(partial(block, both), part * features, (*rows, cotangents), others)
 
         none = varying((jnp.zeros_like(rows[0]),) * (1 + both), (rows, others, cotangents))
-        return jax.lax.scan(add, none, (transposed, parts((cotangents,), 2, part)))[0]
+        return summed(none, of_part, (transposed, parts((cotangents,), 2, part)))
 
     of_query, of_key = tanh.sides(queries, keys)
-    of_queries, of_weights = summed(True, of_query, of_key, cotangents)
-    (of_keys,) = summed(False, of_key, of_query, jnp.swapaxes(cotangents, 1, 2))
+    of_queries, of_weights = of_rows(True, of_query, of_key, cotangents)
+    (of_keys,) = of_rows(False, of_key, of_query, jnp.swapaxes(cotangents, 1, 2))
     return w_v * of_queries, w_v * of_keys, jnp.sum(of_weights, axis=(0, 1))
 
 

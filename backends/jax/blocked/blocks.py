@@ -142,6 +142,29 @@ def parts(arrays: tuple[jax.Array, ...], axis: int, part: int) -> tuple[jax.Arra
     return tuple(map(cut, arrays))
 
 
+def mapped(function: Callable[[Any], jax.Array], parts: Any) -> jax.Array:
+    """The function of each part; of a single one without a loop, which compiles in a fraction of the time."""
+    if len(jax.tree.leaves(parts)[0]) == 1:
+        return function(first(parts))[None]
+    return jax.lax.map(function, parts)
+
+
+def summed(start: Any, function: Callable[[Any], Any], parts: Any) -> Any:
+    """The sum of the start and the function of each part; of a single one without a loop."""
+
+    def add(sums: Any, part: Any) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, sums, function(part)), None
+
+    if len(jax.tree.leaves(parts)[0]) == 1:
+        return add(start, first(parts))[0]
+    return jax.lax.scan(add, start, parts)[0]
+
+
+def first(parts: Any) -> Any:
+    """The first part."""
+    return jax.tree.map(lambda array: array[0], parts)
+
+
 def padded(array: jax.Array, axis: int, part: int, mode: str = "constant") -> jax.Array:
     """The array with zeros after it, or its last entry, so that the axis is a multiple of the part."""
     missing = -array.shape[axis] % part

@@ -8,7 +8,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from backends.tf.blocked.blocks import Score, attended, in_blocks, merged, out_of_blocks, refused, unmerged
+from backends.tf.blocked.blocks import (
+    Score,
+    attended,
+    in_blocks,
+    mapped,
+    merged,
+    out_of_blocks,
+    refused,
+    repeated,
+    unmerged,
+)
 from backends.tf.masking import precise, size
 
 __all__ = ["blocked_additive_score", "blocked_additive_attention"]
@@ -173,9 +183,9 @@ def sequence_scores(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form
     blocks = in_blocks(factor(queries, form), BLOCK, size(parts, 1) * size(keys, 1))[0]
 
     def of_part(part: tf.Tensor) -> tf.Tensor:
-        return tf.map_fn(lambda block: tf.linalg.matvec(hidden(block[:, None], part, form), w_v), blocks)
+        return mapped(lambda block: tf.linalg.matvec(hidden(block[:, None], part, form), w_v), blocks)
 
-    scores = tf.transpose(tf.map_fn(of_part, parts), (1, 2, 0, 3))
+    scores = tf.transpose(mapped(of_part, parts), (1, 2, 0, 3))
     scores = tf.reshape(scores, (size(scores, 0), size(scores, 1), size(parts, 0) * size(parts, 1)))
     return out_of_blocks(scores[None, ..., : size(keys, 0)], queries)
 
@@ -196,7 +206,7 @@ def sequence_gradients(
         return index + 1, of_queries + part[0], of_keys.write(index, part[1]), of_w_v + part[2]
 
     start = (0, tf.zeros_like(queries), tf.TensorArray(w_v.dtype, size=count), tf.zeros_like(w_v))
-    _, of_queries, of_keys, of_w_v = tf.while_loop(lambda index, *_: index < count, add, start)
+    _, of_queries, of_keys, of_w_v = repeated(add, count, start)
     return of_queries, out_of_blocks(of_keys.stack()[None], keys), of_w_v
 
 
@@ -226,7 +236,7 @@ def part_gradients(
         return index + 1, of_queries, of_keys, of_w_v
 
     start = (0, tf.TensorArray(w_v.dtype, size=count), tf.zeros_like(factors), tf.zeros_like(w_v))
-    _, of_queries, of_keys, of_w_v = tf.while_loop(lambda index, *_: index < count, add, start)
+    _, of_queries, of_keys, of_w_v = repeated(add, count, start)
     return out_of_blocks(of_queries.stack()[None], queries), of_keys, of_w_v
 
 
