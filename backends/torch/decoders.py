@@ -13,7 +13,18 @@ from backends.torch.arrays import Lengths
 from backends.torch.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
 from backends.torch.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.torch.local import LocalAttention
-from backends.torch.module import Specified, as_module, check_ids, drawn, drawn_mask, has_hooks
+from backends.torch.module import (
+    Specified,
+    as_module,
+    check_ids,
+    drawn,
+    drawn_mask,
+    has_hooks,
+    leaves_graph,
+    outside_graph,
+    scanned,
+    takes_scan,
+)
 from backends.torch.pooling import average
 from backends.torch.recurrent import GRU, recurrent_layer
 from backends.torch.search import beam_search, greedy_search
@@ -42,6 +53,7 @@ class LuongState(NamedTuple):
 
 
 _register_namedtuple(LuongState, serialized_type_name="backends.torch.LuongState")  # for torch.export.save
+torch.serialization.add_safe_globals([Memory, LuongState])  # for torch.export.load, as arguments of a program
 
 
 class Decoder(Specified, Generic[State]):
@@ -319,8 +331,13 @@ class Decoder(Specified, Generic[State]):
         attention_dropout_mask: torch.Tensor | None,
     ) -> Decoded:
         """Give the features that the logits are projected from: (features, state, weights)."""
+        if leaves_graph(tokens):
+            encoded = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
+            masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
+            return outside_graph(self._features, tokens, state, **encoded, **masks)
         memory = self._prepare(encoder_outputs, valid_lens, mask)
-        return self._run_forced(tokens, self._start(memory, state), memory, (dropout_mask, attention_dropout_mask))
+        run = self._run_scanned if takes_scan(self, tokens) else self._run_forced
+        return run(tokens, self._start(memory, state), memory, (dropout_mask, attention_dropout_mask))
 
     def _start(self, memory: Memory, state: torch.Tensor | None) -> Any:
         if state is not None:
@@ -360,6 +377,29 @@ class Decoder(Specified, Generic[State]):
     def _reordered(self, state: Any, rows: torch.Tensor) -> Any:
         """Take the state of these rows of the batch, in this order."""
         return state[:, rows]
+
+    # particular to PyTorch
+
+    def _run_scanned(self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
+        """Run all steps as `_run_forced`, for a number of steps that a graph leaves open."""
+        between, attention = masks
+        steps = {"embedded": self.embedding(tokens.long()).transpose(0, 1)}
+        if between is not None:
+            steps["between"] = between.movedim(2, 0)
+        if attention is not None:
+            steps["attention"] = attention.transpose(0, 1)[:, :, None]
+        if memory.mask is not None and memory.mask.shape[1] > 1:
+            steps["mask"] = memory.mask.transpose(0, 1)[:, :, None]
+
+        def advance(state: Any, step: dict[str, torch.Tensor]) -> tuple[Any, tuple[torch.Tensor, torch.Tensor]]:
+            seen = hidden_by(memory, step["mask"]) if "mask" in step else memory
+            features, state, weights = self._advance(
+                step["embedded"], state, seen, (step.get("between"), step.get("attention"))
+            )
+            return state, (features, weights)
+
+        last, (features, weights) = scanned(advance, state, steps)
+        return features.transpose(0, 1), last, weights.transpose(0, 1)
 
 
 class BahdanauDecoder(Decoder[torch.Tensor]):
@@ -696,8 +736,7 @@ def at_step(memory: Memory, step: int) -> Memory:
     """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
     if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
         return memory
-    row = memory.mask[:, step : step + 1]
-    return memory._replace(values=memory.values.masked_fill(~row[:, 0, :, None], 0.0), mask=row)
+    return hidden_by(memory, memory.mask[:, step : step + 1])
 
 
 def masks_at(masks: Masks, step: int) -> Masks:
@@ -713,3 +752,11 @@ def last_open(memory: Memory) -> torch.Tensor:
     allowed = torch.ones_like(memory.values[:, None, :, 0], dtype=torch.bool)
     allowed = allowed if memory.mask is None else allowed & memory.mask
     return allowed & (allowed.flip(-1).cumsum(dim=-1).flip(-1) == 1)
+
+
+# ------------------------------------------------------------------------------------------------ particular to PyTorch
+
+
+def hidden_by(memory: Memory, row: torch.Tensor) -> Memory:
+    """Take one row of the mask, and set the values that it hides to 0."""
+    return memory._replace(values=memory.values.masked_fill(~row[:, 0, :, None], 0.0), mask=row)

@@ -7,12 +7,14 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from attention_core.errors import check_options, check_tokens
 from attention_core.specification import Layer
 from backends.torch.arrays import autocast_dtype, check
 
 Answer = TypeVar("Answer")
+State = TypeVar("State")
 
 AUTOCAST = ("float32", "float16", "bfloat16")
 """The floating types that autocast casts."""
@@ -96,6 +98,80 @@ class TypedCall:
     def __get__(self, layer: HasForward[Forward], owner: type) -> Forward:
         """Give `forward`."""
         return layer.forward
+
+
+def has_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor can be asked for its values: not on the meta device, nor where it is a fake one."""
+    # A compiler's fake tensors stand for real ones: what depends on values must not be left out of its graph.
+    return torch.compiler.is_compiling() or (type(tensor) is torch.Tensor and not tensor.is_meta)
+
+
+def takes_scan(layer: nn.Module, sequences: torch.Tensor) -> bool:
+    """Whether a loop over steps, the second axis, becomes a scan: in a graph that serves every number of steps.
+
+    For evaluation: in an export, and while compiling without gradients. A scan has no autocast, and reads no float that
+    a graph leaves open, such as a dropout rate. Elsewhere PyTorch unrolls a loop, for a fixed number of steps.
+    """
+    if not is_open(sequences.shape[1]) or layer.training:
+        return False
+    return (torch.compiler.is_exporting() or not torch.is_grad_enabled()) and autocast_dtype(sequences) is None
+
+
+def leaves_graph(sequences: torch.Tensor) -> bool:
+    """Whether a loop over steps, the second axis, runs between two graphs: their number is open, and graphs may end."""
+    return is_open(sequences.shape[1]) and not is_only_graph()
+
+
+def is_open(length: int) -> bool:
+    """Whether a graph that is being made leaves a length open, so that it serves every one."""
+    # By its full name, since importing it takes seconds, which a compiler alone has to spend.
+    return torch.compiler.is_compiling() and not torch.fx.experimental.symbolic_shapes.has_static_value(length)
+
+
+def is_only_graph() -> bool:
+    """Whether the graph that is being made has to be the only one, by fullgraph=True or export.
+
+    Only such a graph has numbers that depend on data, unless config.capture_scalar_outputs is set; PyTorch's own
+    compiler fails at a scan without them.
+    """
+    context = torch._guards.TracingContext.try_get()
+    shapes = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+    return shapes is None or shapes.settings.allow_scalar_outputs
+
+
+# What torch.compiler.assume_constant_result does; like torch.compiler.disable, it imports the compiler, for seconds.
+is_only_graph._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+@torch._disable_dynamo
+def outside_graph(function: Callable[..., Answer], *arguments: Any, **options: Any) -> Answer:
+    """Call a function between two graphs, as PyTorch calls its own recurrent layers."""
+    return function(*arguments, **options)
+
+
+def scanned(
+    advance: Callable[[State, Any], tuple[State, Answer]], state: State, steps: dict[str, torch.Tensor]
+) -> tuple[State, Answer]:
+    """Run advance(state, step) from step to step, the first axis, as one node of a graph: last state, all answers."""
+    leaves, form = tree_flatten(state)
+
+    def copied(array: torch.Tensor) -> torch.Tensor:
+        return array.clone(memory_format=torch.contiguous_format)
+
+    # A scan takes no named tuples, no integers where autograd looks on, and no array in two places.
+    def carried(state: State) -> list[torch.Tensor]:
+        return [copied(leaf if leaf.is_floating_point() else leaf.float()) for leaf in tree_leaves(state)]
+
+    def restored(carry: list[torch.Tensor]) -> State:
+        given = zip(carry, leaves, strict=True)
+        return tree_unflatten([leaf if of.is_floating_point() else leaf.to(of.dtype) for leaf, of in given], form)
+
+    def turn(carry: list[torch.Tensor], step: dict[str, torch.Tensor]) -> tuple[list[torch.Tensor], Answer]:
+        after, answer = advance(restored(carry), step)
+        return carried(after), tree_map(copied, answer)
+
+    last, answers = torch._higher_order_ops.scan(turn, carried(state), steps)
+    return restored(last), answers
 
 
 def castable(arguments: Iterable[Any]) -> Collection[str]:

@@ -11,7 +11,16 @@ from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
 from backends.torch.arrays import Lengths, autocast_dtype, lengths
-from backends.torch.module import Specified, drawn, drawn_mask, redraw
+from backends.torch.module import (
+    Specified,
+    drawn,
+    drawn_mask,
+    leaves_graph,
+    outside_graph,
+    redraw,
+    scanned,
+    takes_scan,
+)
 
 __all__ = ["GRU", "LSTM"]
 
@@ -112,6 +121,8 @@ class Recurrent(Specified):
             outputs, state = layer(inputs, valid_lens)
         """
         self._check("call", inputs=inputs, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
+        if leaves_graph(inputs):
+            return outside_graph(self.forward, inputs, valid_lens, state, dropout_mask=dropout_mask)
         batch, steps, _ = inputs.shape
         if state is None:
             state = inputs.new_zeros(self.sizes["num_layers"], batch, self.sizes["state_size"])
@@ -160,7 +171,8 @@ class Recurrent(Specified):
         """Run one layer in one direction: (outputs, last state)."""
         if backward:
             inputs = reverse_steps(inputs, lens)
-        outputs, last = self._run_forward(weights, inputs, state, lens)
+        run = self._run_scanned if takes_scan(self, inputs) else self._run_forward
+        outputs, last = run(weights, inputs, state, lens)
         return reverse_steps(outputs, lens) if backward else outputs, last
 
     def _run_forward(
@@ -192,6 +204,23 @@ class Recurrent(Specified):
     def _keeps(self) -> bool:
         """Whether the kernel keeps what its backward needs, which cuDNN does in training mode alone."""
         return self.training or torch.is_grad_enabled()
+
+    def _run_scanned(
+        self, weights: Weights, inputs: torch.Tensor, state: State, lens: torch.Tensor | None
+    ) -> tuple[torch.Tensor, State]:
+        """Run one layer as `_run_forward`, for a number of steps that a graph leaves open."""
+        steps = {"inputs": inputs.transpose(0, 1)}
+        if lens is not None:
+            steps["valid"] = valid_steps(inputs.shape[1], lens).transpose(0, 1)
+
+        def advance(state: State, step: dict[str, torch.Tensor]) -> tuple[State, State]:
+            after = self._cell(weights, step["inputs"], state)
+            if "valid" in step:
+                after = tuple(torch.where(step["valid"], *pair) for pair in zip(after, state, strict=True))
+            return after, after[:1]
+
+        last, (outputs,) = scanned(advance, state, steps)
+        return outputs.transpose(0, 1), last
 
 
 class GRU(Recurrent):

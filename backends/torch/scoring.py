@@ -40,7 +40,7 @@ def dot_score(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
 
 
 def _dot_score(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    return queries @ keys.mT
+    return queries @ keys.transpose(-2, -1)  # not keys.mT, which a compiler takes out of a scan, and then refuses
 
 
 def scaled_dot_score(queries: torch.Tensor, keys: torch.Tensor, *, scale: float | None = None) -> torch.Tensor:
@@ -68,7 +68,7 @@ def scaled_dot_score(queries: torch.Tensor, keys: torch.Tensor, *, scale: float 
 def _scaled_dot_score(queries: torch.Tensor, keys: torch.Tensor, scale: float | None) -> torch.Tensor:
     if scale is None:
         scale = max(queries.shape[-1], 1) ** -0.5
-    return queries @ keys.mT * scale
+    return _dot_score(queries, keys) * scale
 
 
 def additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:

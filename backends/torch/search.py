@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from backends.torch.attention import Memory
+from backends.torch.module import has_values
 
 Step = Callable[[torch.Tensor, Any, Memory], tuple[torch.Tensor, Any, torch.Tensor]]
 """(logits, state, weights) of one token for each row, as a decoder's step returns them."""
@@ -24,7 +25,7 @@ def greedy_search(
     running = torch.ones_like(token, dtype=torch.bool)
     lengths = torch.zeros_like(token)
     for t in range(max_steps):
-        if not running.any():
+        if has_values(running) and not running.any():
             break
         logits, state, attended = step(token, state, memory)
         token = torch.where(running, logits.argmax(dim=-1), eos).int()
@@ -72,7 +73,8 @@ def beam_search(
     counts = torch.zeros_like(token).reshape(batch, width)
     running, steps = torch.ones_like(counts, dtype=torch.bool), []
     for _ in range(max_steps):
-        if decided(totals, counts, running, num_best, max_steps, length_penalty).all():
+        finished = decided(totals, counts, running, num_best, max_steps, length_penalty)
+        if has_values(finished) and finished.all():
             break
         logits, state, attended = step(token, state, memory)
         logs = logits.log_softmax(dim=-1, dtype=exact).reshape(batch, width, vocab_size)
@@ -99,6 +101,8 @@ def beam_search(
 def first_best(ranked: torch.Tensor, width: int) -> torch.Tensor:
     """The places of the largest of each row, best first; of equal ones the first. Sorting all would be slow."""
     values, places = ranked.topk(min(width + 1, ranked.shape[-1]), dim=-1)
+    if not has_values(values):
+        return places[:, :width]
     if values.isnan().any():  # which PyTorch takes for the largest
         return first_best(ranked.masked_fill(ranked.isnan(), -torch.inf), width)
     lowest = values[:, width - 1 : width]

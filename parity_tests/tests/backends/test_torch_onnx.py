@@ -1,4 +1,4 @@
-"""PyTorch's layers as ONNX graphs, which onnxruntime runs with other numbers of keys than they were exported with."""
+"""PyTorch's layers as ONNX graphs, which onnxruntime runs with other lengths than they were exported with."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ import torch
 from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 
-from parity_tests.tests.backends.test_torch_graphs import DECODERS, made
+from parity_tests.tests.backends.test_torch_graphs import LAYERS, made
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["AdditiveAttention", "MultiHeadAttention", "BahdanauDecoder", "LuongDecoder"])
-def test_an_exported_layer_runs_in_onnxruntime_with_other_keys(name: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    "name", ["AdditiveAttention", "MultiHeadAttention", "LSTM", "BahdanauDecoder", "LuongDecoder", "Translator"]
+)
+def test_an_exported_layer_runs_in_onnxruntime_with_other_lengths(name: str, tmp_path: Path):
     layer, arguments = made(name)
-    keys = {1: Dim("keys", min=2, max=64)}
-    names, dynamic = ("queries", "keys", "values", "lens"), ({}, keys, keys, {})
-    if name in DECODERS:
-        names, dynamic = ("tokens", "outputs", "state", "lens"), ({}, keys, {}, {})
+    names = [f"argument{place}" for place in range(len(LAYERS[name].lengths))]
+    dynamic = tuple({1: Dim(length, min=2, max=64)} if length else {} for length in LAYERS[name].lengths)
     file = tmp_path / "layer.onnx"
-    torch.onnx.export(layer, arguments(5), file, dynamo=True, dynamic_shapes=dynamic, input_names=names, verbose=False)
+    options = {"dynamo": True, "dynamic_shapes": dynamic, "input_names": names, "verbose": False}
+    with torch.no_grad():
+        torch.onnx.export(layer, arguments(5), file, **options)
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     for count in (5, 9, 2):
         inputs = {name: array.numpy() for name, array in zip(names, arguments(count), strict=True)}
