@@ -209,6 +209,8 @@ def as_module(method: Callable[..., Answer], *arguments: Any, **options: Any) ->
     layer: Any = method.__self__  # type: ignore[attr-defined]
     if not has_hooks(layer):
         return method(*arguments, **options)
+    if torch.compiler.is_compiling():  # a compiler loses track of a `forward` that is set and deleted
+        return outside_graph(as_module, method, *arguments, **options)
     layer.forward = method  # which hides that of the class
     try:
         answer: Answer = layer(*arguments, **options)

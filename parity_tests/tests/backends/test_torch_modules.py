@@ -89,6 +89,17 @@ def test_a_trainer_calls_what_is_hooked_or_compiled(part: str):
     assert seen == [1 if part == "compiled" else (BATCH, STEPS, WORDS)]
 
 
+def test_hooks_of_inner_layers_are_called_in_a_compiled_decoder():
+    layer = attention.LuongDecoder(11, 4, 6, memory_size=8)
+    arguments, seen = (torch.arange(6).reshape(2, 3), torch.ones(2, 5, 8), torch.zeros(1, 2, 6)), []
+    expected = layer(*arguments)[0]
+    layer.rnn.register_forward_hook(lambda *_: seen.append("rnn"))
+    torch._dynamo.reset()
+    actual = torch.compile(layer, backend="eager")(*arguments)[0]
+    torch.testing.assert_close(actual, expected, rtol=0.0, atol=1e-6)
+    assert seen == ["rnn"] * 3
+
+
 def test_a_hook_that_changes_an_answer_is_honoured():
     layer, arguments = made("MultiHeadAttention")
     layer.scored.register_forward_hook(lambda module, given, answer: answer * 0.0)
