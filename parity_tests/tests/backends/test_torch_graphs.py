@@ -192,6 +192,22 @@ def trained(layer: torch.nn.Module, called: Callable[..., Any], arguments: tuple
     return [*outputs, *(array.grad for array in (*inputs, *layer.parameters()))]
 
 
+@pytest.mark.parametrize("name", ["BahdanauDecoder", "LuongDecoder"])
+def test_each_step_of_one_graph_reads_its_own_masks(name: str):
+    layer = getattr(attention, name)(VOCABULARY, 4, 6, 2, memory_size=8).eval()
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="aot_eager", dynamic=True, fullgraph=True)
+    for steps in (9, 7):
+        arguments = tokens(steps), drawn("outputs", 2, 5, 8), drawn("state", 2, 2, 6)
+        masks = {
+            "mask": drawn("mask", 2, steps, 5) > -0.3,
+            "dropout_mask": 2.0 * (drawn("between", 1, 2, steps, 6) > 0.0),
+            "attention_dropout_mask": 2.0 * (drawn("attention", 2, steps, 5) > 0.0),
+        }
+        with torch.no_grad():
+            same(compiled(*arguments, **masks), layer(*arguments, **masks))
+
+
 def test_one_graph_under_autocast_is_compiled_for_its_number_of_steps():
     layer, arguments = made("GRU-no_lengths")
     torch._dynamo.reset()
