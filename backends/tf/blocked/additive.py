@@ -11,6 +11,7 @@ import tensorflow as tf
 from backends.tf.blocked.blocks import (
     Score,
     attended,
+    compiled,
     in_blocks,
     mapped,
     merged,
@@ -122,7 +123,7 @@ def only_once(
     return chosen_by(form, backward_blocks, *map(tf.stop_gradient, (upstream, queries, keys, w_v))), refused
 
 
-@tf.function(jit_compile=True, autograph=False)
+@compiled
 def form_of(keys: tf.Tensor, w_v: tf.Tensor) -> tf.Tensor:
     """Which of FORMS, by its index, is accurate for these keys, whatever the queries are.
 
@@ -151,7 +152,7 @@ def chosen_by(form: tf.Tensor, function: Callable[..., Any], *arguments: Any) ->
     return tf.cond(tf.equal(form, 0), by_sum, lambda: tf.cond(tf.equal(form, 1), by_exponentials, by_tangents))
 
 
-@tf.function(jit_compile=True, autograph=False)
+@compiled
 def forward_blocks(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form: str) -> tf.Tensor:
     """The scores."""
 
@@ -162,7 +163,7 @@ def forward_blocks(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form:
     return unmerged(scores, queries)
 
 
-@tf.function(jit_compile=True, autograph=False)
+@compiled
 def backward_blocks(
     upstream: tf.Tensor, queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor, *, form: str
 ) -> tuple[tf.Tensor, ...]:
@@ -245,8 +246,7 @@ def parts_of(factors: tf.Tensor) -> tf.Tensor:
     return in_blocks(factors, PART, size(factors, 1))[0]
 
 
-scores_of = tf.function(sequence_scores, jit_compile=True, autograph=False)
-gradients_of = tf.function(sequence_gradients, jit_compile=True, autograph=False)
+scores_of, gradients_of = compiled(sequence_scores), compiled(sequence_gradients)
 
 
 def factor(array: tf.Tensor, form: str) -> tf.Tensor:

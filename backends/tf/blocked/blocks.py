@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,6 +25,20 @@ def refused(*_: tf.Tensor) -> None:
     raise AttentionError(
         'blocks have no second derivatives. Compute them by the plain formula: backends.tf.blocked.set_path("plain").'
     )
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of tensors that XLA compiles, traced for known sizes apart from unknown ones.
+
+    TensorFlow calls what was traced for unknown sizes with known ones, too, and the loops of the former are longer.
+    """
+    known, unknown = (tf.function(function, jit_compile=True, autograph=False) for _ in range(2))
+
+    @functools.wraps(function)
+    def called(*arrays: tf.Tensor, **options: Any) -> Any:
+        return (known if all(array.shape.is_fully_defined() for array in arrays) else unknown)(*arrays, **options)
+
+    return called
 
 
 def merged(array: tf.Tensor) -> tf.Tensor:
