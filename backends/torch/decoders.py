@@ -331,13 +331,11 @@ class Decoder(Specified, Generic[State]):
         attention_dropout_mask: torch.Tensor | None,
     ) -> Decoded:
         """Give the features that the logits are projected from: (features, state, weights)."""
-        if leaves_graph(tokens):
-            encoded = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
-            masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
-            return outside_graph(self._features, tokens, state, **encoded, **masks)
         memory = self._prepare(encoder_outputs, valid_lens, mask)
-        run = self._run_scanned if takes_scan(self, tokens) else self._run_forced
-        return run(tokens, self._start(memory, state), memory, (dropout_mask, attention_dropout_mask))
+        given = tokens, self._start(memory, state), memory, (dropout_mask, attention_dropout_mask)
+        if leaves_graph(tokens):
+            return outside_graph(self._run_forced, *given)
+        return self._run_scanned(*given) if takes_scan(self, tokens) else self._run_forced(*given)
 
     def _start(self, memory: Memory, state: torch.Tensor | None) -> Any:
         if state is not None:

@@ -73,7 +73,7 @@ def drawn_mask(dropout: nn.Dropout, like: torch.Tensor, *, shape: Sequence[int] 
 def check_ids(title: str, name: str, tokens: torch.Tensor, vocab_size: int) -> None:
     """Refuse token ids outside the vocabulary, where there are values: not while compiling, on meta, or in a vmap."""
     traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tokens)
-    if tokens.numel() and not (traced or tokens.is_meta or type(tokens) is not torch.Tensor):
+    if tokens.numel() and not traced and has_values(tokens):
         lowest, highest = tokens.aminmax()
         check_tokens(title, name, int(lowest), int(highest), vocab_size)
 
@@ -112,20 +112,22 @@ def takes_scan(layer: nn.Module, sequences: torch.Tensor) -> bool:
     For evaluation: in an export, and while compiling without gradients. A scan has no autocast, and reads no float that
     a graph leaves open, such as a dropout rate. Elsewhere PyTorch unrolls a loop, for a fixed number of steps.
     """
-    if not is_open(sequences.shape[1]) or layer.training:
+    if not is_open(sequences) or layer.training or autocast_dtype(sequences) is not None:
         return False
-    return (torch.compiler.is_exporting() or not torch.is_grad_enabled()) and autocast_dtype(sequences) is None
+    return torch.compiler.is_exporting() or not torch.is_grad_enabled()
 
 
 def leaves_graph(sequences: torch.Tensor) -> bool:
     """Whether a loop over steps, the second axis, runs between two graphs: their number is open, and graphs may end."""
-    return is_open(sequences.shape[1]) and not is_only_graph()
+    return is_open(sequences) and not is_only_graph()
 
 
-def is_open(length: int) -> bool:
-    """Whether a graph that is being made leaves a length open, so that it serves every one."""
+def is_open(sequences: torch.Tensor) -> bool:
+    """Whether a graph that is being made leaves the number of steps open, so that it serves every one."""
+    if not torch.compiler.is_compiling():
+        return False
     # By its full name, since importing it takes seconds, which a compiler alone has to spend.
-    return torch.compiler.is_compiling() and not torch.fx.experimental.symbolic_shapes.has_static_value(length)
+    return not torch.fx.experimental.symbolic_shapes.has_static_value(sequences.shape[1])
 
 
 def is_only_graph() -> bool:

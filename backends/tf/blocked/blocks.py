@@ -211,14 +211,12 @@ def block_gradients(
             slopes = exponentials * (slopes - mean)
             of_block, *others = score.gradients(slopes, blocks[index], example_keys, *parameters)
             parts = tf.matmul(exponentials, above, transpose_a=True), *others
-            for part, start in zip(parts, sums, strict=True):
-                part.set_shape(start.shape)  # what was traced for unknown sizes serves for known ones, too
             return index + 1, of_queries.write(index, of_block), *map(tf.add, sums, parts)
 
         sums = map(tf.zeros_like, (example_values, example_keys, *parameters))
         start = 0, tf.TensorArray(keys.dtype, size=count), *sums
-        _, of_queries, *sums = tf.while_loop(lambda index, *_: index < count, add, start)
-        return of_queries.stack(), *sums
+        _, of_queries, *totals = repeated(add, count, start)
+        return of_queries.stack(), *totals
 
     # The rows at the end of the last block have an exponential of 0, whatever their score.
     rows = ((queries, 0.0), (upstream, 0.0), (highest, math.inf), (1.0 / total, 0.0))
