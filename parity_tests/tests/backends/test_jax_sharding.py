@@ -31,9 +31,14 @@ def collectives(program: str) -> set[str]:
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Any]:
     """What a process with four devices answers."""
-    flags = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
+    import jax
+
+    from backends.jax.runtime import OLDER_EMITTERS
+
+    flags = ["--xla_force_host_platform_device_count=4", "--xla_backend_optimization_level=0"]
+    flags += [OLDER_EMITTERS] if jax.__version_info__ < (0, 11) else []
     root = Path(backends.__file__).parents[1]
-    variables = {**os.environ, "XLA_FLAGS": flags, "PYTHONPATH": str(root)}
+    variables = {**os.environ, "XLA_FLAGS": " ".join(flags), "PYTHONPATH": str(root)}
     command = [sys.executable, "-m", "parity_tests.tests.backends.jax_meshes", ",".join(SHARDED), ",".join(LAYERS)]
     done = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
