@@ -10,8 +10,17 @@ from torch.utils._pytree import _register_namedtuple
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.torch.arrays import Lengths
-from backends.torch.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
-from backends.torch.blocked.decoder_steps import blocked_steps, takes_steps
+from backends.torch.attention import (
+    LAYERS,
+    AdditiveAttention,
+    ConcatAttention,
+    DotProductAttention,
+    GeneralAttention,
+    Memory,
+    attention_layer,
+    zero_masked,
+)
+from backends.torch.blocked.decoder_steps import Scoring, blocked_steps, takes_steps
 from backends.torch.local import LocalAttention
 from backends.torch.module import (
     Specified,
@@ -26,7 +35,7 @@ from backends.torch.module import (
     takes_scan,
 )
 from backends.torch.pooling import average
-from backends.torch.recurrent import GRU, recurrent_layer
+from backends.torch.recurrent import recurrent_layer
 from backends.torch.search import beam_search, greedy_search
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
@@ -378,6 +387,45 @@ class Decoder(Specified, Generic[State]):
 
     # particular to PyTorch
 
+    def _scoring(self) -> Scoring | None:
+        """Say how `blocked_steps` scores; None where it cannot, or where a module is hooked that it passes by."""
+        attention, W_c = self.attention, getattr(self, "W_c", None)
+        passed = [*attention.modules(), *self.rnn.modules(), *([] if W_c is None else [W_c])]
+        if any(has_hooks(module) for module in passed) or not isinstance(W_c, nn.Linear | None):
+            return None
+        if isinstance(attention, AdditiveAttention) and isinstance(attention.W_q, nn.Linear):
+            return Scoring(attention.W_q.weight, attention.w_v, 1.0)
+        if isinstance(attention, ConcatAttention):
+            return Scoring(attention.W.weight[:, : self.sizes["hidden_size"]], attention.v, 1.0)
+        products = isinstance(attention, DotProductAttention | GeneralAttention)
+        scale = attention._dot_scale(self.sizes["hidden_size"]) if products else None
+        return None if scale is None else Scoring(None, None, scale)
+
+    def _run_blocked(
+        self,
+        embedded: torch.Tensor,
+        places: torch.Tensor,
+        state: torch.Tensor,
+        memory: Memory,
+        masks: Masks,
+        scoring: Scoring,
+        *luong: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Run all steps as one function: (features, with the steps first, state, weights, contexts)."""
+        rnn, (dropout_mask, attention_dropout_mask), steps = self.rnn, masks, len(places)
+        if dropout_mask is None:
+            outputs = state[1:, :, None, : self.sizes["hidden_size"]]
+            dropout_mask = drawn_mask(rnn.dropout, outputs.expand(-1, -1, steps, -1))
+        if attention_dropout_mask is None:
+            scores = memory.keys[:, None, :, 0].expand(-1, steps, -1)
+            attention_dropout_mask = drawn_mask(self.attention.dropout, scores)
+        layers = [rnn._fused(layer) for layer in rnn.layers]
+        factors = dropout_mask, attention_dropout_mask
+        features, last, weights, contexts = blocked_steps(
+            embedded, places, state, memory, scoring, layers, *factors, *luong
+        )
+        return features, last, weights.transpose(0, 1).contiguous(), contexts
+
     def _run_scanned(self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps as `_run_forced`, for a number of steps that a graph leaves open."""
         between, attention = masks
@@ -506,35 +554,16 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
 
     def _run_forced(self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
-        attention, rnn, (dropout_mask, attention_dropout_mask) = self.attention, self.rnn, masks
-        usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
-        # The one function reads the parameters of both layers itself, so nobody may have hooked or replaced a module.
-        usual = usual and isinstance(attention.W_q, nn.Linear)
-        hooked = any(has_hooks(module) for layer in (attention, rnn) for module in layer.modules())
-        if hooked or not (usual and takes_steps(tokens, state, *memory, *masks)):
+        scoring = self._scoring()
+        if scoring is None or not takes_steps(tokens, state, *memory, *masks):
             return super()._run_forced(tokens, state, memory, masks)
-        steps = tokens.shape[1]
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(rnn.dropout, state[1:, :, None].expand(-1, -1, steps, -1))
-        if attention_dropout_mask is None:
-            attention_dropout_mask = drawn_mask(attention.dropout, memory.keys[:, None, :, 0].expand(-1, steps, -1))
         words, places = tokens.T.unique(return_inverse=True)
         embedded = self.embedding(words.long())
-        outputs, last, weights, contexts = blocked_steps(
-            embedded,
-            places,
-            state,
-            memory,
-            attention.W_q.weight,
-            attention.w_v,
-            [rnn._fused(layer) for layer in rnn.layers],
-            dropout_mask,
-            attention_dropout_mask,
-        )
+        outputs, last, weights, contexts = self._run_blocked(embedded, places, state, memory, masks, scoring)
         if self.sizes["readout"] == "maxout":
-            outputs = torch.cat([torch.cat([state[-1:], outputs[:-1]]), embedded[places], contexts], dim=-1)
-        # The steps come first in what `blocked_steps` returns.
-        return outputs.transpose(0, 1).contiguous(), last, weights.transpose(0, 1).contiguous()
+            previous = torch.cat([state[-1:, :, : self.sizes["hidden_size"]], outputs[:-1]])
+            outputs = torch.cat([previous, embedded[places], contexts], dim=-1)
+        return outputs.transpose(0, 1).contiguous(), last, weights
 
     def _logits(self, features: torch.Tensor) -> torch.Tensor:
         if self.sizes["readout"] == "maxout":
@@ -651,6 +680,17 @@ class LuongDecoder(Decoder[LuongState]):
 
     def _reordered(self, state: LuongState, rows: torch.Tensor) -> LuongState:
         return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
+
+    def _run_forced(self, tokens: torch.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
+        """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
+        scoring = self._scoring() if self.sizes["input_feeding"] else None
+        if scoring is None or not takes_steps(tokens, state.rnn, *memory, *masks):
+            return super()._run_forced(tokens, state, memory, masks)
+        words, places = tokens.T.unique(return_inverse=True)
+        given = self.embedding(words.long()), places, state.rnn, memory, masks, scoring
+        attentional, last, weights, _ = self._run_blocked(*given, self.W_c.weight, state.attentional)
+        after = LuongState(last, attentional[-1], state.position + len(places))
+        return attentional.transpose(0, 1).contiguous(), after, weights
 
 
 class FixedContextDecoder(Decoder[torch.Tensor]):

@@ -88,10 +88,11 @@ def mapped(
     info: Any,
     in_dims: tuple[int | None, ...],
     arguments: tuple[torch.Tensor, ...],
-) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+) -> tuple[tuple[torch.Tensor | None, ...], tuple[int | None, ...]]:
     """Several outputs at each position of the axis that torch.func.vmap adds, and where they have it: first."""
     results = list(zip(*(function.apply(*given) for given in along(info, in_dims, arguments)), strict=True))
-    return tuple(torch.stack(array) for array in results), (0,) * len(results)
+    stacked = tuple(None if array[0] is None else torch.stack(array) for array in results)
+    return stacked, tuple(None if array is None else 0 for array in stacked)
 
 
 def open_sequences(

@@ -1,9 +1,10 @@
-"""The steps of Bahdanau's decoder in PyTorch as one function with a backward by hand."""
+"""The steps of a decoder with attention in PyTorch as one function with a backward by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,6 +17,8 @@ STEPS_MIN_ELEMENTS = 2**12
 
 BY_STEPS = 2**19
 """The elements of a block in a decoder's step."""
+
+Tensors = tuple[torch.Tensor, ...]
 
 
 def takes_steps(
@@ -45,125 +48,280 @@ def takes_steps(
     return use_blocks(keys[:, :1].expand(-1, tokens.shape[1], -1), keys, STEPS_MIN_ELEMENTS)
 
 
+class Scoring(NamedTuple):
+    """How a query is scored: by w_v · tanh(W_q q + k) of the prepared key k, or without w_v by scale · q·k."""
+
+    W_q: torch.Tensor | None
+    w_v: torch.Tensor | None
+    scale: float
+
+
 def blocked_steps(
     embedded: torch.Tensor,
     places: torch.Tensor,
     state: torch.Tensor,
     memory: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
-    W_q: torch.Tensor,
-    w_v: torch.Tensor,
+    scoring: Scoring,
     layers: list[list[torch.Tensor]],
     dropout_mask: torch.Tensor | None,
     attention_dropout_mask: torch.Tensor | None,
+    W_c: torch.Tensor | None = None,
+    attentional: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Run the steps of Bahdanau's decoder: (outputs of the top layer, the last state, weights, contexts).
+    """Run the steps of a decoder: (features of the logits, the last state, weights, contexts).
+
+    Bahdanau's decoder attends before its layers, which read the context; its features are the top outputs. With W_c and
+    the first attentional vector it is Luong's, which attends after its layers; its features are the attentional
+    vectors, each of which the next step reads.
 
     embedded is one row for each word that occurs, which meets its part of W once, and places (steps, batch) gives the
-    row of each token. memory is keys, values and mask; layers are W, U, b and the hidden bias of each, as PyTorch's GRU
-    takes them. All that is returned but the state has its steps first. It has first derivatives, in reverse mode.
+    row of each token. memory is keys, values and mask; layers are W, U, b and the hidden bias of each, as PyTorch's
+    kernels take them. All that is returned but the state has its steps first. It has first derivatives, in reverse
+    mode.
     """
     keys, values, mask = memory
     hidden = None if mask is None else ~mask[:, 0].expand(len(keys), -1)
-    given = []
-    for layer, (W, U, b, b_h) in enumerate(layers):
-        W, b = (array.unflatten(0, (3, -1)).roll(1, 0).flatten(0, 1) for array in (W, b))  # to n, r, z
+    given, size = [], layers[0][1].shape[1]
+    for layer, parameters in enumerate(layers):
+        W, U, b, b_h = UNITS[state.shape[-1] // size].arranged(*parameters)
         if layer == 0:
-            W, of_tokens = W.split([values.shape[-1], embedded.shape[-1]], dim=1)
+            tokens, fed = embedded.shape[-1], W.shape[1] - embedded.shape[-1]
+            if W_c is None:
+                W, of_tokens = W.split([fed, tokens], dim=1)
+            else:
+                of_tokens, W = W.split([tokens, fed], dim=1)
             b = torch.nn.functional.linear(embedded, of_tokens, b)[places]
         given += [W, U, b, b_h]
     factors = (
         None if dropout_mask is None else dropout_mask.transpose(1, 2),
         None if attention_dropout_mask is None else attention_dropout_mask.transpose(0, 1),
     )
-    keep = torch.is_grad_enabled()
-    results = Steps.apply(keep, state, keys, values, hidden, W_q, w_v, *factors, *given)
-    outputs, last, weights, contexts, *_ = results
-    return outputs, last, weights, contexts
+    read = keys, values, hidden, scoring.W_q, scoring.w_v, W_c
+    results = Steps.apply(torch.is_grad_enabled(), scoring.scale, state, attentional, *read, *factors, *given)
+    features, last, weights, contexts, *_ = results
+    return features, last, weights, contexts
 
 
-class Steps(torch.autograd.Function):
-    """The steps of Bahdanau's decoder with gated recurrent units and additive scores.
+class GatedUnits:
+    """One step of a layer of gated recurrent units, and one step back.
 
-    With s the top output, k the keys, h and x what a layer of units is given:
+    r, z = σ(W x + b + U h);  m = U h + b_h;  n = tanh(W x + b + r m);  h' = n + z (h - n)
 
-        e[j] = w · t[j], t[j] = tanh(W_q s + k[j]);  p = softmax(e);  c = sum over j of p[j] values[j]
-        r, z = σ(W x + b + U h);  m = U h + b_h;  n = tanh(W x + b + r m);  h' = n + z (h - n)
-
-    Backwards from step to step, with the gradient dh of h', those of what n, r, z and m are made of are
+    With the gradient dh of h', those of what n, r, z and m are made of are
 
         dn = (1 - z)(1 - n²) dh;  dr = r(1 - r) m dn;  dz = z(1 - z)(h - n) dh;  dm = r dn
 
-    which give the gradient of x by W, and of h by U and z dh. Of the context it goes to p, e, W_q s, and k:
+    which give the gradient of x by W, and of h by U and z dh. Gates are in the order n, r, z, m: x has to do with the
+    first three, h with the last three.
+    """
+
+    @staticmethod
+    def arranged(W: torch.Tensor, U: torch.Tensor, b: torch.Tensor, b_h: torch.Tensor) -> list[torch.Tensor]:
+        """The parameters in the order of the gates."""
+        return [third_first(W, 3), U, third_first(b, 3), b_h]
+
+    @staticmethod
+    def parts(gates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What of the gates has to do with x, and with h."""
+        size = gates.shape[-1] // 4
+        return gates[..., : 3 * size], gates[..., size:]
+
+    @staticmethod
+    def advance(
+        parameters: Tensors, x: torch.Tensor, state: torch.Tensor, gate: torch.Tensor, after: torch.Tensor
+    ) -> None:
+        """Set the gates, and the state after the step."""
+        (W, U, b, b_h), size = parameters, state.shape[-1]
+        n, r, z, m = gate.chunk(4, dim=1)
+        torch.addmm(b_h, state, U.t(), out=gate[:, size:])
+        inputs = torch.addmm(b, x, W.t())
+        gate[:, size : 3 * size].add_(inputs[:, size:]).sigmoid_()
+        torch.addcmul(inputs[:, :size], r, m, out=n).tanh_()
+        torch.lerp(n, state, z, out=after)
+
+    @staticmethod
+    def retreat(
+        U: torch.Tensor,
+        state: torch.Tensor,
+        gate: torch.Tensor,
+        after: torch.Tensor,
+        d_gate: torch.Tensor,
+        d_state: torch.Tensor,
+    ) -> None:
+        """Set the gradients of the gates, and make that of the state after the step the one of the state before it."""
+        n, r, z, m = gate.chunk(4, dim=1)
+        dn, dr, dz, dm = d_gate.chunk(4, dim=1)
+        torch.addcmul(d_state, d_state, z, value=-1, out=dn)
+        dn.mul_(1 - n * n)
+        torch.mul(dn, r, out=dm)
+        torch.mul(dn, m, out=dr).mul_(r - r * r)
+        torch.mul(state - n, d_state, out=dz).mul_(z - z * z)
+        d_state *= z
+        d_state.addmm_(GatedUnits.parts(d_gate)[1], U)
+
+
+class LongUnits:
+    """One step of a layer of long short-term memory, and one step back; its state is [h; c].
+
+    g = tanh(W x + b + U h);  i, f, o = σ(W x + b + U h);  c' = f c + i g;  h' = o t, t = tanh(c')
+
+    With the gradients dh of h' and e = dc' + o (1 - t²) dh of c' in all, those of what the gates are made of are
+
+        dg = i (1 - g²) e;  di = i(1 - i) g e;  df = f(1 - f) c e;  do = o(1 - o) t dh
+
+    which give the gradient of x by W, and of h by U; that of c is f e. Gates are in the order g, i, f, o.
+    """
+
+    @staticmethod
+    def arranged(W: torch.Tensor, U: torch.Tensor, b: torch.Tensor, b_h: torch.Tensor) -> list[torch.Tensor]:
+        """The parameters in the order of the gates."""
+        return [third_first(array, 4) for array in (W, U, b, b_h)]
+
+    @staticmethod
+    def parts(gates: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What of the gates has to do with x, and with h."""
+        return gates, gates
+
+    @staticmethod
+    def advance(
+        parameters: Tensors, x: torch.Tensor, state: torch.Tensor, gate: torch.Tensor, after: torch.Tensor
+    ) -> None:
+        """Set the gates, and the state after the step."""
+        (W, U, b, _), (h, c), (new_h, new_c) = parameters, state.chunk(2, dim=1), after.chunk(2, dim=1)
+        torch.addmm(b, x, W.t(), out=gate).addmm_(h, U.t())
+        gate[:, : h.shape[1]].tanh_()
+        gate[:, h.shape[1] :].sigmoid_()
+        g, i, f, o = gate.chunk(4, dim=1)
+        torch.mul(f, c, out=new_c).addcmul_(i, g)
+        torch.tanh(new_c, out=new_h).mul_(o)
+
+    @staticmethod
+    def retreat(
+        U: torch.Tensor,
+        state: torch.Tensor,
+        gate: torch.Tensor,
+        after: torch.Tensor,
+        d_gate: torch.Tensor,
+        d_state: torch.Tensor,
+    ) -> None:
+        """Set the gradients of the gates, and make that of the state after the step the one of the state before it."""
+        (_, c), (_, new_c), (dh, e) = (array.chunk(2, dim=1) for array in (state, after, d_state))
+        g, i, f, o = gate.chunk(4, dim=1)
+        dg, di, df, do = d_gate.chunk(4, dim=1)
+        t = new_c.tanh()
+        e.addcmul_(dh, o - o * t * t)
+        torch.mul(dh, t, out=do).mul_(o - o * o)
+        torch.mul(e, i, out=dg).mul_(1 - g * g)
+        torch.mul(e, g, out=di).mul_(i - i * i)
+        torch.mul(e, c, out=df).mul_(f - f * f)
+        e *= f
+        torch.mm(d_gate, U, out=dh)
+
+
+UNITS: dict[int, type[GatedUnits | LongUnits]] = {1: GatedUnits, 2: LongUnits}
+"""By the number of vectors in a state."""
+
+
+def third_first(array: torch.Tensor, gates: int) -> torch.Tensor:
+    """The parameters of gates on the first axis, those of the third gate, which is the one with a tanh, in front."""
+    first, second, third, *rest = array.chunk(gates)
+    return torch.cat([third, first, second, *rest])
+
+
+class Steps(torch.autograd.Function):
+    """The steps of a decoder: recurrent layers, and attention before them or after them.
+
+    With the query q = W_q s, or s, of the top output s, the keys k, and x what a layer of units is given:
+
+        e[j] = w · tanh(q + k[j]), or scale q·k[j];  p = softmax(e);  c = sum over j of p[j] values[j]
+
+    Bahdanau's: s is of the step before, and x = c. Luong's: x = a, the attentional vector of the step before; s is of
+    this step, and the new a = tanh(W_c [c; s]).
+
+    Backwards from step to step, with da of the attentional vector, [dc; ds] = da (1 - a²) W_c. From the context it goes
+    to p, e, q, and k:
 
         dp[j] = dc · values[j];  de = p (dp - p · dp)
-        d(W_q s) = w sum over j of de[j] (1 - t[j]²), as dk[j] over steps
+        dq = w sum over j of de[j] (1 - tanh²[j]), as dk[j] over steps; or scale sum over j of de[j] k[j]
 
-    Gates are in the order n, r, z, m: x has to do with the first three, h with the last three. The gradients of W, U,
-    W_q and of the values are one product each, of all steps, after the loop.
+    `GatedUnits` and `LongUnits` say how it goes on. The gradients of W, U, W_q, W_c and of the values are one product
+    each, of all steps, after the loop.
     """
 
     @staticmethod
     def forward(
         keep: bool,
+        scale: float,
         state: torch.Tensor,
+        attentional: torch.Tensor | None,
         keys: torch.Tensor,
         values: torch.Tensor,
         hidden: torch.Tensor | None,
-        W_q: torch.Tensor,
-        w_v: torch.Tensor,
+        W_q: torch.Tensor | None,
+        w_v: torch.Tensor | None,
+        W_c: torch.Tensor | None,
         between: torch.Tensor | None,
         factors: torch.Tensor | None,
         *layers: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        """(Outputs, last state, weights, contexts), and what the backward needs where keep is true."""
-        steps, kept, (count, batch, size) = len(layers[2]), len(layers[2]) if keep else 1, state.shape
-        below, top = state.new_empty(count - 1, steps, batch, size), state.new_empty(steps, batch, size)
-        outputs = *below, top
-        gates, queries = state.new_empty(count, kept, batch, 4 * size), state.new_empty(kept, batch, len(W_q))
+        """(Features, last state, weights, contexts), and what the backward needs where keep is true."""
+        parameters, (count, batch, width), size = grouped(layers), state.shape, layers[1].shape[1]
+        units, steps = UNITS[width // size], len(layers[2])
+        kept = steps if keep else 1
+        states, gates = state.new_empty(count, steps, batch, width), state.new_empty(count, kept, batch, 4 * size)
+        queries = state.new_empty(kept, batch, 0 if W_q is None else len(W_q))
         weights = keys.new_empty(steps, batch, keys.shape[1])
         contexts = values.new_empty(steps, batch, values.shape[-1])
-        features, inputs, last = Features(keys, w_v), state.new_empty(batch, 3 * size), list(state)
-        for t in range(steps):
-            query = torch.mm(last[-1], W_q.t(), out=queries[t % kept])
-            scores = weights[t]
-            features.score(query, scores)
+        attentionals = state.new_empty(steps, batch, 0 if W_c is None else len(W_c))
+        scored, last = Features(keys, w_v) if w_v is not None else Products(keys, scale), list(state)
+
+        def attend(t: int) -> torch.Tensor:
+            query, scores = last[-1][:, :size], weights[t]
+            scored.score(query if W_q is None else torch.mm(query, W_q.t(), out=queries[t % kept]), scores)
             if hidden is not None:
                 scores.masked_fill_(hidden, -torch.inf)
             torch.softmax(scores, dim=-1, out=scores)
             if hidden is not None:
                 scores.masked_fill_(hidden, 0.0)  # of a fully masked row, too, which is NaN
             weighted = scores if factors is None else scores * factors[t]
-            x = contexts[t]
-            torch.bmm(weighted[:, None], values, out=x[:, None])
-            for layer, (W, U, b, b_h) in enumerate(grouped(layers)):
-                h, gate = last[layer], gates[layer, t % kept]
-                n, r, z, m = gate.chunk(4, dim=1)
-                torch.addmm(b_h, h, U.t(), out=gate[:, size:])
-                torch.addmm(b if layer else b[t], x, W.t(), out=inputs)
-                gate[:, size : 3 * size].add_(inputs[:, size:]).sigmoid_()
-                torch.addcmul(inputs[:, :size], r, m, out=n).tanh_()
-                x = last[layer] = torch.lerp(n, h, z, out=outputs[layer][t])
+            torch.bmm(weighted[:, None], values, out=contexts[t, :, None])
+            return contexts[t]
+
+        for t in range(steps):
+            x = attend(t) if attentional is None else attentional
+            for layer, (W, U, b, b_h) in enumerate(parameters):
+                here = W, U, b if layer else b[t], b_h
+                after = states[layer, t]
+                units.advance(here, x, last[layer], gates[layer, t % kept], after)
+                last[layer], x = after, after[:, :size]
                 if between is not None and layer + 1 < count:
                     x = x * between[layer, t]
-        return top, torch.stack(last), weights, contexts, below, gates, queries
+            if W_c is not None:
+                attentional = attentionals[t]
+                of_context, of_output = W_c.split([contexts.shape[-1], size], dim=1)
+                torch.mm(attend(t), of_context.t(), out=attentional).addmm_(x, of_output.t()).tanh_()
+        features = states[-1, ..., :size].clone() if W_c is None else attentionals
+        return features, torch.stack(last), weights, contexts, states, gates, queries
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         """Keep what the backward needs."""
-        _, state, keys, values, _, W_q, w_v, between, factors, *layers = inputs
-        top, _, weights, contexts, below, gates, queries = output
-        ctx.mark_non_differentiable(below, gates, queries)
+        _, scale, state, attentional, keys, values, _, W_q, w_v, W_c, between, factors, *layers = inputs
+        features, _, weights, contexts, states, gates, queries = output
+        ctx.scale = scale
+        ctx.mark_non_differentiable(states, gates, queries)
         ctx.set_materialize_grads(False)
-        given = state, keys, values, W_q, w_v, between, factors
-        ctx.save_for_backward(*given, top, weights, contexts, below, gates, queries, *layers[0::4], *layers[1::4])
+        given = state, attentional, keys, values, W_q, w_v, W_c, between, factors
+        ctx.save_for_backward(*given, features, weights, contexts, states, gates, queries, *layers[0::4], *layers[1::4])
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the arguments."""
         with autocast_off(ctx.saved_tensors[0]):
-            results = StepsGradients.apply(*gradients[:4], *ctx.saved_tensors)
-        d_state, d_keys, d_values, d_W_q, d_w_v, *d_layers = results
-        return None, d_state, d_keys, d_values, None, d_W_q, d_w_v, None, None, *d_layers
+            results = StepsGradients.apply(ctx.scale, *gradients[:4], *ctx.saved_tensors)
+        d_state, d_attentional, d_keys, d_values, d_W_q, d_w_v, d_W_c, *d_layers = results
+        of_memory = d_keys, d_values, None
+        return None, None, d_state, d_attentional, *of_memory, d_W_q, d_w_v, d_W_c, None, None, *d_layers
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
@@ -176,81 +334,104 @@ class StepsGradients(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        d_top: torch.Tensor | None,
+        scale: float,
+        d_features: torch.Tensor | None,
         d_last: torch.Tensor | None,
         d_weights: torch.Tensor | None,
         d_contexts: torch.Tensor | None,
         state: torch.Tensor,
+        attentional: torch.Tensor | None,
         keys: torch.Tensor,
         values: torch.Tensor,
-        W_q: torch.Tensor,
-        w_v: torch.Tensor,
+        W_q: torch.Tensor | None,
+        w_v: torch.Tensor | None,
+        W_c: torch.Tensor | None,
         between: torch.Tensor | None,
         factors: torch.Tensor | None,
-        top: torch.Tensor,
+        features: torch.Tensor,
         weights: torch.Tensor,
         contexts: torch.Tensor,
-        below: torch.Tensor,
+        states: torch.Tensor,
         gates: torch.Tensor,
         queries: torch.Tensor,
         *of_layers: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
-        """The gradients of state, keys, values, W_q, w_v, and of each layer's parameters."""
-        (count, steps, _, _), size, outputs = gates.shape, state.shape[-1], (*below, top)
-        Ws, Us = of_layers[:count], of_layers[count:]
-        d_gates, d_queries, d_given = torch.empty_like(gates), torch.empty_like(queries), torch.empty_like(contexts)
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of state, attentional, keys, values, W_q, w_v, W_c, and of each layer's parameters."""
+        count, steps, batch, width = states.shape
+        size = gates.shape[-1] // 4
+        units, Ws, Us, outputs = UNITS[width // size], of_layers[:count], of_layers[count:], states[..., :size]
+        read = [before(states[layer], state[layer]) for layer in range(count)]
+        scored = Features(keys, w_v) if w_v is not None else Products(keys, scale)
+        attended = outputs[-1] if attentional is not None else read[-1][..., :size]
+        d_gates, d_given = torch.empty_like(gates), torch.empty_like(contexts)
+        d_scores, d_attended = torch.empty_like(weights), attended.new_empty(steps, batch, keys.shape[-1])
+        d_joined = None if attentional is None else torch.empty_like(features)
         d_states = list(torch.zeros_like(state) if d_last is None else d_last.clone())
-        features, d_keys, d_w_v = Features(keys, w_v), torch.zeros_like(keys), torch.zeros_like(w_v)
-        for t in reversed(range(steps)):
-            if d_top is not None:
-                d_states[-1] += d_top[t]
-            for layer in reversed(range(count)):
-                h, dh = (outputs[layer][t - 1] if t else state[layer]), d_states[layer]
-                n, r, z, m = gates[layer, t].chunk(4, dim=1)
-                d_gate = d_gates[layer, t]
-                dn, dr, dz, dm = d_gate.chunk(4, dim=1)
-                torch.addcmul(dh, dh, z, value=-1, out=dn)
-                dn.mul_(1 - n * n)
-                torch.mul(dn, r, out=dm)
-                torch.mul(dn, m, out=dr).mul_(r - r * r)
-                torch.mul(h - n, dh, out=dz).mul_(z - z * z)
-                dh *= z
-                dh.addmm_(d_gate[:, size:], Us[layer])
-                dx = torch.mm(d_gate[:, : 3 * size], Ws[layer])
-                if layer:
-                    d_states[layer - 1] += dx if between is None else dx * between[layer - 1, t]
-            d_given[t] = dx if d_contexts is None else dx + d_contexts[t]
+        d_attentional = None if attentional is None else torch.zeros_like(attentional)
+
+        def retreat(t: int, d_context: torch.Tensor) -> None:
+            torch.add(d_context, 0 if d_contexts is None else d_contexts[t], out=d_given[t])
             dp = torch.bmm(d_given[t, :, None], values.mT)[:, 0]
             if factors is not None:
                 dp *= factors[t]
             if d_weights is not None:
                 dp += d_weights[t]
             p = weights[t]
-            de = p * (dp - (p * dp).sum(dim=-1, keepdim=True))
-            features.gradients(queries[t], de, d_queries[t], d_keys, d_w_v)
-            d_states[-1].addmm_(d_queries[t], W_q)
+            torch.mul(p, dp - (p * dp).sum(dim=-1, keepdim=True), out=d_scores[t])
+            scored.retreat(attended[t] if W_q is None else queries[t], d_scores[t], d_attended[t])
+            d_output = d_states[-1][:, :size]
+            if W_q is None:
+                d_output += d_attended[t]
+            else:
+                d_output.addmm_(d_attended[t], W_q)
+
+        for t in reversed(range(steps)):
+            if d_joined is None or W_c is None:
+                if d_features is not None:
+                    d_states[-1][:, :size] += d_features[t]
+            else:
+                if d_features is not None:
+                    d_attentional += d_features[t]
+                torch.mul(d_attentional, 1 - features[t] * features[t], out=d_joined[t])
+                of_context, of_output = W_c.split([contexts.shape[-1], size], dim=1)
+                d_states[-1][:, :size].addmm_(d_joined[t], of_output)
+                retreat(t, d_joined[t] @ of_context)
+            for layer in reversed(range(count)):
+                d_gate, d_state = d_gates[layer, t], d_states[layer]
+                units.retreat(Us[layer], read[layer][t], gates[layer, t], states[layer, t], d_gate, d_state)
+                dx = torch.mm(units.parts(d_gate)[0], Ws[layer])
+                if layer:
+                    d_states[layer - 1][:, :size] += dx if between is None else dx * between[layer - 1, t]
+            if attentional is None:
+                retreat(t, dx)
+            else:
+                d_attentional = dx
         d_layers = []
         for layer in range(count):
-            g, x = d_gates[layer].flatten(0, 1), outputs[layer - 1] if layer else contexts
-            if layer and between is not None:
-                x = x * between[layer - 1]
-            total = g.sum(dim=0)
-            dW, dU = g[:, : 3 * size].t() @ x.flatten(0, 1), g[:, size:].t() @ before(outputs[layer], state[layer])
-            d_layers += [dW, dU, total[: 3 * size] if layer else d_gates[0, :, :, : 3 * size], total[size:]]
+            of_x, of_h = units.parts(d_gates[layer])
+            if layer == 0:
+                x = contexts if attentional is None else before(features, attentional)
+            else:
+                x = outputs[layer - 1] if between is None else outputs[layer - 1] * between[layer - 1]
+            d_b = of_x.sum(dim=(0, 1)) if layer else of_x
+            d_layers += [product(of_x, x), product(of_h, read[layer][..., :size]), d_b, of_h.sum(dim=(0, 1))]
         weighted = weights if factors is None else weights * factors
         d_values = weighted.permute(1, 2, 0) @ d_given.transpose(0, 1)
-        d_W_q = d_queries.flatten(0, 1).t() @ before(top, state[-1])
-        return torch.stack(d_states), d_keys.mul_(w_v), d_values, d_W_q, d_w_v, *d_layers
+        d_keys, d_w_v = scored.gradients(attended, d_scores)
+        d_W_q = None if W_q is None else product(d_attended, attended)
+        d_W_c = None if d_joined is None else product(d_joined, torch.cat([contexts, outputs[-1]], dim=-1))
+        return torch.stack(d_states), d_attentional, d_keys, d_values, d_W_q, d_w_v, d_W_c, *d_layers
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        """Keep nothing."""
+        """Keep the operator's name."""
+        ctx.operator = "BahdanauDecoder" if inputs[6] is None else "LuongDecoder"
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Refuse."""
         raise RuntimeError(
-            "BahdanauDecoder: no second derivative is known where its steps are one function. Step by step it has all: "
+            f"{ctx.operator}: no second derivative is known where its steps are one function. Step by step it has all: "
             'call backends.torch.blocked.set_path("plain") before it is called.'
         )
 
@@ -269,7 +450,7 @@ class Features:
     """
 
     def __init__(self, keys: torch.Tensor, w_v: torch.Tensor) -> None:
-        self.w, self.one = w_v, torch.ones_like(w_v)
+        self.keys, self.w, self.one = keys, w_v, torch.ones_like(w_v)
         self.exact = not bool(keys.abs().max() <= BOUND[keys.dtype])
         self.rows = max(1, BY_STEPS // keys[0].numel())
         given: tuple[torch.Tensor, ...] = (keys,)
@@ -282,6 +463,16 @@ class Features:
             given = shifted.tanh_(), reciprocals, (-2 * keys).exp_().mul_(reciprocals)
         self.given = [array.split(self.rows) for array in given]
         self.room = torch.empty_like(self.given[0][0])
+
+    @cached_property
+    def d_keys(self) -> torch.Tensor:
+        """The sum of the gradients of the keys, without the factor w."""
+        return torch.zeros_like(self.keys)
+
+    @cached_property
+    def d_w(self) -> torch.Tensor:
+        """The sum of the gradients of w."""
+        return torch.zeros_like(self.w)
 
     def blocks(self, query: torch.Tensor) -> Iterator[torch.Tensor]:
         """The features, block by block, in the same place."""
@@ -301,29 +492,52 @@ class Features:
         for t, block in zip(self.blocks(query), scores.split(self.rows), strict=True):
             torch.mv(t.flatten(0, 1), self.w, out=block.flatten())
 
-    def gradients(
-        self,
-        query: torch.Tensor,
-        gradient: torch.Tensor,
-        d_query: torch.Tensor,
-        d_keys: torch.Tensor,
-        d_w: torch.Tensor,
-    ) -> None:
-        """Set d_query, and add to d_keys, without the factor w, and to d_w."""
-        blocks = (tensor.split(self.rows) for tensor in (gradient, d_query, d_keys))
+    def retreat(self, query: torch.Tensor, d_scores: torch.Tensor, d_query: torch.Tensor) -> None:
+        """Set d_query, and add to the gradients of the keys and of w."""
+        blocks = (tensor.split(self.rows) for tensor in (d_scores, d_query, self.d_keys))
         for t, g, of_query, of_keys in zip(self.blocks(query), *blocks, strict=True):
-            d_w.addmv_(t.flatten(0, 1).t(), g.flatten())
+            self.d_w.addmv_(t.flatten(0, 1).t(), g.flatten())
             torch.addcmul(self.one, t, t, value=-1, out=t)
             torch.bmm(g[:, None], t, out=of_query[:, None])
             of_keys.addcmul_(t, g[..., None])
         d_query *= self.w
 
+    def gradients(self, queries: torch.Tensor, d_scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gradients of the keys and of w, after all steps."""
+        return self.d_keys * self.w, self.d_w
 
-def before(outputs: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-    """The state before each step, all steps and sequences as one axis."""
-    return torch.cat([state[None], outputs[:-1]]).flatten(0, 1)
+
+class Products:
+    """The inner products of one query with each key of its sequence, and what is made of them."""
+
+    def __init__(self, keys: torch.Tensor, scale: float) -> None:
+        self.keys, self.scale = keys, scale
+
+    def score(self, query: torch.Tensor, scores: torch.Tensor) -> None:
+        """Set the scores to scale · q·k."""
+        torch.bmm(self.keys, query[..., None], out=scores[..., None])
+        scores *= self.scale
+
+    def retreat(self, query: torch.Tensor, d_scores: torch.Tensor, d_query: torch.Tensor) -> None:
+        """Set d_query."""
+        torch.bmm(d_scores[:, None], self.keys, out=d_query[:, None])
+        d_query *= self.scale
+
+    def gradients(self, queries: torch.Tensor, d_scores: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """The gradient of the keys, one product of all steps."""
+        return d_scores.permute(1, 2, 0) @ queries.transpose(0, 1) * self.scale, None
 
 
-def grouped(layers: tuple[torch.Tensor, ...]) -> Iterator[tuple[torch.Tensor, ...]]:
+def before(arrays: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+    """What each step reads of the one before, and the first step of what was given."""
+    return torch.cat([first[None], arrays[:-1]])
+
+
+def product(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """The gradient of what multiplied the inputs, of all steps and sequences."""
+    return gradients.flatten(0, 1).t() @ inputs.flatten(0, 1)
+
+
+def grouped(layers: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]:
     """W, U, b and the hidden bias of each layer."""
-    return zip(layers[0::4], layers[1::4], layers[2::4], layers[3::4], strict=True)
+    return list(zip(layers[0::4], layers[1::4], layers[2::4], layers[3::4], strict=True))

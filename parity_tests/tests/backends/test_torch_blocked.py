@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from attention_core.draws import uniform
 from backends import torch as attention
@@ -37,6 +39,10 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     choice.set_path("blocked")
     yield
     choice.set_path(before)
+
+
+def tensor(name: str, *shape: int) -> torch.Tensor:
+    return torch.tensor(uniform(name, shape))
 
 
 def drawn(*lead: int, hidden: int = 4) -> list[torch.Tensor]:
@@ -252,12 +258,69 @@ def test_a_layer_uses_the_additive_context_where_it_can(monkeypatch: pytest.Monk
 
 TOKENS = torch.arange(12).reshape(3, 4) % 11
 MEMORY, STATE = (torch.tensor(uniform(name, shape)) for name, shape in (("m", (3, 7, 6)), ("s", (2, 3, 5))))
+LENS = torch.tensor([6, 0, 7])
 
 
 @pytest.fixture
 def decoder() -> torch.nn.Module:
     """A decoder of those tokens, that memory and that state."""
     return attention.BahdanauDecoder(11, 4, 5, 2, memory_size=6, attention_size=8, dtype=torch.float64)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each time that steps were one function."""
+    calls: list[int] = []
+    apply = decoder_steps.Steps.apply
+    monkeypatch.setattr(decoder_steps.Steps, "apply", lambda *given: calls.append(1) or apply(*given))
+    return calls
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("score", ["additive", "concat", "dot", "scaled_dot", "general"])
+@pytest.mark.parametrize(
+    "form", [("BahdanauDecoder", {}), ("BahdanauDecoder", {"readout": "maxout"}), ("LuongDecoder", {})]
+)
+def test_the_steps_of_every_form_are_those_of_the_loop(
+    form: tuple[str, dict[str, str]], score: str, cell: str, taken: list[int]
+):
+    name, options = form
+    size = 5 if "dot" in score else 6  # an inner product with the state itself
+    decoder = getattr(attention, name)(
+        11, 4, 5, 2, memory_size=size, score=score, cell=cell, dtype=torch.float64, **options
+    )
+    width = decoder.sizes["state_size"]
+    memory, state = tensor("memory", 3, 7, size), tensor("state", 2, 3, width)
+    masks = {
+        "dropout_mask": 2.0 * (tensor("between", 1, 3, 4, 5) > 0.0).double(),
+        "attention_dropout_mask": 2.0 * (tensor("attention", 3, 4, 7) > 0.0).double(),
+    }
+
+    def derived(path: str) -> list[torch.Tensor]:
+        choice.set_path(path)
+        given = [array.clone().requires_grad_() for array in (memory, state)]
+        results = [array for array in tree_leaves(decoder(TOKENS, *given, LENS, **masks)) if array.is_floating_point()]
+        loss = sum((array * tensor(f"{n}", *array.shape)).sum() for n, array in enumerate(results))
+        return [*results, *torch.autograd.grad(loss, [*given, *decoder.parameters()])]
+
+    torch.testing.assert_close(derived("blocked"), derived("plain"), rtol=0, atol=1e-13)
+    assert taken == [1]
+
+
+@pytest.mark.parametrize(
+    "options", [{"score": "cosine"}, {"alignment": "monotonic", "window": 2}, {"input_feeding": False}], ids=str
+)
+def test_other_forms_of_a_decoder_go_step_by_step(options: dict[str, Any], taken: list[int]):
+    decoder = attention.LuongDecoder(11, 4, 5, 2, memory_size=5, dtype=torch.float64, **options)
+    decoder(TOKENS, MEMORY[..., :5], STATE)
+    assert not taken
+
+
+def test_a_hook_of_what_one_function_passes_by_is_called_at_each_step(taken: list[int]):
+    decoder, calls = attention.LuongDecoder(11, 4, 5, 2, memory_size=6, dtype=torch.float64), []
+    decoder.W_c.register_forward_hook(lambda *_: calls.append(1))
+    decoder(TOKENS, MEMORY, STATE)
+    assert len(calls) == 4 and not taken
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-6, 1e-3, 1.0])
@@ -269,10 +332,10 @@ def test_the_scores_of_a_step_keep_the_digits_of_a_small_tanh(scale: float):
     queries, keys, w_v = map(torch.tensor, arrays)
     features, scores = decoder_steps.Features(keys, w_v), torch.empty(3, 7)
     features.score(queries[:, 0], scores)
-    gradients = [torch.zeros_like(own) for own in (queries[:, 0], keys, w_v)]
-    features.gradients(queries[:, 0], torch.ones(3, 7), *gradients)
-    gradients[1] *= w_v
-    found = [own.numpy() for own in (scores[:, None], gradients[0][:, None], *gradients[1:])]
+    d_scores, d_queries = torch.ones(1, 3, 7), torch.empty_like(queries)
+    features.retreat(queries[:, 0], d_scores[0], d_queries[:, 0])
+    gradients = d_queries, *features.gradients(queries.transpose(0, 1), d_scores)
+    found = [own.numpy() for own in (scores[:, None], *gradients)]
     assert not features.exact and max(magnitudes.errors("", found, expected, arrays[2])) < 1.0
 
 
@@ -283,7 +346,7 @@ def test_steps_keep_nothing_without_gradients(decoder: torch.nn.Module, monkeypa
     expected = decoder(TOKENS, MEMORY, STATE)
     with torch.no_grad():
         outputs = decoder(TOKENS, MEMORY, STATE)
-    assert [len(own[6]) for own in found] == [4, 1]
+    assert [own[5].shape[1] for own in found] == [4, 1]
     torch.testing.assert_close(outputs, expected, rtol=0, atol=0)
 
 
