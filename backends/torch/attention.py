@@ -22,6 +22,7 @@ from attention_core.specification import Part
 from backends.torch.arrays import Lengths
 from backends.torch.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_attention
 from backends.torch.blocked.choice import use_blocks
+from backends.torch.blocked.decoder_steps import Scoring
 from backends.torch.blocked.dot_product import DOT_MIN_ELEMENTS, dot_attention
 from backends.torch.masking import _attention_mask, open_keys, softmax_over
 from backends.torch.module import Matrix, Specified, as_module, drawn, drawn_mask, has_hooks
@@ -253,6 +254,13 @@ class Attention(Specified):
         """Swap the axes of batch and time if time_major."""
         return tensor.transpose(0, 1) if self.sizes["time_major"] else tensor
 
+    # particular to PyTorch
+
+    def _scoring(self, features: int) -> Scoring | None:
+        """Say how a decoder's steps as one function score a query of so many features; None where they cannot."""
+        scale = self._dot_scale(features)
+        return None if scale is None else Scoring(None, None, scale)
+
 
 class DotProductAttention(Attention):
     """Attention by scaled inner products; it has no parameters.
@@ -346,6 +354,12 @@ class AdditiveAttention(Attention):
     def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Give W_q q, and w_v."""
         return self.W_q(queries), self.w_v
+
+    # particular to PyTorch
+
+    def _scoring(self, features: int) -> Scoring | None:
+        """Give W_q, unless another module has replaced it, and w_v."""
+        return Scoring(self.W_q.weight, self.w_v, 1.0) if isinstance(self.W_q, nn.Linear) else None
 
 
 class GeneralAttention(Attention):
@@ -458,6 +472,12 @@ class ConcatAttention(Attention):
     def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Give W [q; 0], and v."""
         return nn.functional.linear(queries, self.W.weight[:, : self.sizes["query_size"]]), self.v
+
+    # particular to PyTorch
+
+    def _scoring(self, features: int) -> Scoring | None:
+        """Give W's half of queries, and v."""
+        return Scoring(self.W.weight[:, :features], self.v, 1.0)
 
 
 class CosineAttention(Attention):

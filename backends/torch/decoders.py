@@ -10,17 +10,8 @@ from torch.utils._pytree import _register_namedtuple
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.torch.arrays import Lengths
-from backends.torch.attention import (
-    LAYERS,
-    AdditiveAttention,
-    ConcatAttention,
-    DotProductAttention,
-    GeneralAttention,
-    Memory,
-    attention_layer,
-    zero_masked,
-)
-from backends.torch.blocked.decoder_steps import Scoring, blocked_steps, takes_steps
+from backends.torch.attention import LAYERS, Memory, attention_layer, zero_masked
+from backends.torch.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.torch.local import LocalAttention
 from backends.torch.module import (
     Specified,
@@ -387,44 +378,29 @@ class Decoder(Specified, Generic[State]):
 
     # particular to PyTorch
 
-    def _scoring(self) -> Scoring | None:
-        """Say how `blocked_steps` scores; None where it cannot, or where a module is hooked that it passes by."""
-        attention, W_c = self.attention, getattr(self, "W_c", None)
-        passed = [*attention.modules(), *self.rnn.modules(), *([] if W_c is None else [W_c])]
-        if any(has_hooks(module) for module in passed) or not isinstance(W_c, nn.Linear | None):
-            return None
-        if isinstance(attention, AdditiveAttention) and isinstance(attention.W_q, nn.Linear):
-            return Scoring(attention.W_q.weight, attention.w_v, 1.0)
-        if isinstance(attention, ConcatAttention):
-            return Scoring(attention.W.weight[:, : self.sizes["hidden_size"]], attention.v, 1.0)
-        products = isinstance(attention, DotProductAttention | GeneralAttention)
-        scale = attention._dot_scale(self.sizes["hidden_size"]) if products else None
-        return None if scale is None else Scoring(None, None, scale)
-
     def _run_blocked(
-        self,
-        embedded: torch.Tensor,
-        places: torch.Tensor,
-        state: torch.Tensor,
-        memory: Memory,
-        masks: Masks,
-        scoring: Scoring,
-        *luong: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Run all steps as one function: (features, with the steps first, state, weights, contexts)."""
-        rnn, (dropout_mask, attention_dropout_mask), steps = self.rnn, masks, len(places)
+        self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, *attentional: torch.Tensor
+    ) -> tuple[torch.Tensor, ...] | None:
+        """Run all steps as one function if `takes_steps`: as `blocked_steps`, and each word's row, and their places."""
+        attention, rnn = self.attention, self.rnn
+        W_c: Any = getattr(self, "W_c", None)
+        scoring = attention._scoring(self.sizes["hidden_size"])
+        # The one function reads parameters itself, so nobody may have hooked or replaced a module that it passes by.
+        passed = [*attention.modules(), *rnn.modules(), *([W_c] if attentional else [])]
+        usual = scoring is not None and isinstance(W_c, nn.Linear | None) and not any(map(has_hooks, passed))
+        if not (usual and takes_steps(tokens, state, *memory, *masks)):
+            return None
+        (dropout_mask, attention_dropout_mask), (batch, steps) = masks, tokens.shape
         if dropout_mask is None:
-            outputs = state[1:, :, None, : self.sizes["hidden_size"]]
-            dropout_mask = drawn_mask(rnn.dropout, outputs.expand(-1, -1, steps, -1))
+            dropout_mask = drawn_mask(rnn.dropout, state, shape=rnn._between(batch, steps))
         if attention_dropout_mask is None:
             scores = memory.keys[:, None, :, 0].expand(-1, steps, -1)
-            attention_dropout_mask = drawn_mask(self.attention.dropout, scores)
-        layers = [rnn._fused(layer) for layer in rnn.layers]
-        factors = dropout_mask, attention_dropout_mask
-        features, last, weights, contexts = blocked_steps(
-            embedded, places, state, memory, scoring, layers, *factors, *luong
-        )
-        return features, last, weights.transpose(0, 1).contiguous(), contexts
+            attention_dropout_mask = drawn_mask(attention.dropout, scores)
+        words, places = tokens.T.unique(return_inverse=True)
+        embedded, layers = self.embedding(words.long()), [rnn._fused(layer) for layer in rnn.layers]
+        factors, luong = (dropout_mask, attention_dropout_mask), [W_c.weight, *attentional] if attentional else []
+        results = blocked_steps(embedded, places, state, memory, scoring, layers, *factors, *luong)
+        return *results, embedded, places
 
     def _run_scanned(self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps as `_run_forced`, for a number of steps that a graph leaves open."""
@@ -554,16 +530,15 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
 
     def _run_forced(self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
-        scoring = self._scoring()
-        if scoring is None or not takes_steps(tokens, state, *memory, *masks):
+        blocked = self._run_blocked(tokens, state, memory, masks)
+        if blocked is None:
             return super()._run_forced(tokens, state, memory, masks)
-        words, places = tokens.T.unique(return_inverse=True)
-        embedded = self.embedding(words.long())
-        outputs, last, weights, contexts = self._run_blocked(embedded, places, state, memory, masks, scoring)
+        outputs, last, weights, contexts, embedded, places = blocked
         if self.sizes["readout"] == "maxout":
             previous = torch.cat([state[-1:, :, : self.sizes["hidden_size"]], outputs[:-1]])
             outputs = torch.cat([previous, embedded[places], contexts], dim=-1)
-        return outputs.transpose(0, 1).contiguous(), last, weights
+        # The steps come first in what `blocked_steps` returns.
+        return outputs.transpose(0, 1).contiguous(), last, weights.transpose(0, 1).contiguous()
 
     def _logits(self, features: torch.Tensor) -> torch.Tensor:
         if self.sizes["readout"] == "maxout":
@@ -682,15 +657,28 @@ class LuongDecoder(Decoder[LuongState]):
         return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
 
     def _run_forced(self, tokens: torch.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
-        """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
-        scoring = self._scoring() if self.sizes["input_feeding"] else None
-        if scoring is None or not takes_steps(tokens, state.rnn, *memory, *masks):
+        """Run all steps, as one function with a backward by hand if `takes_steps`; without input feeding, at once."""
+        fed = self.sizes["input_feeding"]
+        if not fed and is_shared(tokens, memory):
+            return self._run_at_once(tokens, state, memory, masks)
+        blocked = self._run_blocked(tokens, state.rnn, memory, masks, state.attentional) if fed else None
+        if blocked is None:
             return super()._run_forced(tokens, state, memory, masks)
-        words, places = tokens.T.unique(return_inverse=True)
-        given = self.embedding(words.long()), places, state.rnn, memory, masks, scoring
-        attentional, last, weights, _ = self._run_blocked(*given, self.W_c.weight, state.attentional)
-        after = LuongState(last, attentional[-1], state.position + len(places))
-        return attentional.transpose(0, 1).contiguous(), after, weights
+        attentional, last, weights, *_ = blocked
+        after = LuongState(last, attentional[-1], state.position + tokens.shape[1])
+        return attentional.transpose(0, 1).contiguous(), after, weights.transpose(0, 1).contiguous()
+
+    # particular to PyTorch
+
+    def _run_at_once(self, tokens: torch.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
+        """Run the layers over all steps, then attend with all their outputs."""
+        dropout_mask, attention_dropout_mask = masks
+        outputs, rnn = self.rnn(self.embedding(tokens.long()), None, state.rnn, dropout_mask=dropout_mask)
+        attended = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
+        attended["dropout_mask"] = attention_dropout_mask
+        context, weights = as_module(self.attention._attend, outputs, memory, **attended)
+        attentional = torch.tanh(self.W_c(torch.cat([context, outputs], dim=-1)))
+        return attentional, LuongState(rnn, attentional[:, -1], state.position + tokens.shape[1]), weights
 
 
 class FixedContextDecoder(Decoder[torch.Tensor]):
@@ -769,6 +757,22 @@ class FixedContextDecoder(Decoder[torch.Tensor]):
         output, state = as_module(self.rnn._advance, inputs, state, dropout_mask)
         return output, state, weights[:, 0]
 
+    # particular to PyTorch
+
+    def _run_forced(self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
+        """Run all steps at once where they share a mask, since no step's context waits for the one before."""
+        if not is_shared(tokens, memory):
+            return super()._run_forced(tokens, state, memory, masks)
+        dropout_mask, attention_dropout_mask = masks
+        last = last_open(memory)
+        weights = last.to(memory.values.dtype).expand(-1, tokens.shape[1], -1)
+        if attention_dropout_mask is None:
+            attention_dropout_mask = drawn_mask(self.dropout, weights)
+        context = average(weights, memory.values, last, attention_dropout_mask)
+        inputs = torch.cat([context, self.embedding(tokens.long())], dim=-1)
+        outputs, state = self.rnn(inputs, None, state, dropout_mask=dropout_mask)
+        return outputs, state, weights.contiguous()
+
 
 def at_step(memory: Memory, step: int) -> Memory:
     """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
@@ -793,6 +797,11 @@ def last_open(memory: Memory) -> torch.Tensor:
 
 
 # ------------------------------------------------------------------------------------------------ particular to PyTorch
+
+
+def is_shared(tokens: torch.Tensor, memory: Memory) -> bool:
+    """Whether there are steps, and what hides a value from one of them hides it from all."""
+    return tokens.shape[1] > 0 and (memory.mask is None or memory.mask.shape[1] == 1)
 
 
 def hidden_by(memory: Memory, row: torch.Tensor) -> Memory:

@@ -316,6 +316,40 @@ def test_other_forms_of_a_decoder_go_step_by_step(options: dict[str, Any], taken
     assert not taken
 
 
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        ("FixedContextDecoder", {}),
+        ("LuongDecoder", {"input_feeding": False}),
+        ("LuongDecoder", {"input_feeding": False, "alignment": "monotonic", "window": 2}),
+        ("LuongDecoder", {"input_feeding": False, "alignment": "predictive", "window": 2}),
+    ],
+    ids=str,
+)
+def test_steps_that_wait_for_none_before_them_are_computed_at_once(form: tuple[str, dict[str, Any]], cell: str):
+    name, options = form
+    decoder = getattr(attention, name)(11, 4, 5, 2, memory_size=6, cell=cell, dtype=torch.float64, **options)
+    calls: list[int] = []
+    decoder.rnn.register_forward_hook(lambda *_: calls.append(1))
+    state = tensor("state", 2, 3, decoder.sizes["state_size"])
+    masks = {
+        "dropout_mask": 2.0 * (tensor("between", 1, 3, 4, 5) > 0.0).double(),
+        "attention_dropout_mask": 2.0 * (tensor("attention", 3, 4, 7) > 0.0).double(),
+    }
+
+    def derived(lens: torch.Tensor) -> list[torch.Tensor]:
+        given = [array.clone().requires_grad_() for array in (MEMORY, state)]
+        results = [array for array in tree_leaves(decoder(TOKENS, *given, lens, **masks)) if array.is_floating_point()]
+        loss = sum((array * tensor(f"{n}", *array.shape)).sum() for n, array in enumerate(results))
+        return [*results, *torch.autograd.grad(loss, [*given, *decoder.parameters()])]
+
+    at_once = derived(LENS)
+    assert len(calls) == 1
+    torch.testing.assert_close(at_once, derived(LENS[:, None].expand(-1, 4)), rtol=0, atol=1e-13)
+    assert len(calls) == 1 + 4  # a mask for each step
+
+
 def test_a_hook_of_what_one_function_passes_by_is_called_at_each_step(taken: list[int]):
     decoder, calls = attention.LuongDecoder(11, 4, 5, 2, memory_size=6, dtype=torch.float64), []
     decoder.W_c.register_forward_hook(lambda *_: calls.append(1))
