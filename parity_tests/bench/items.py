@@ -48,7 +48,8 @@ class Item:
     """Something to compute: the layer, its options and sizes, and the goals.
 
     special holds the sizes that differ in a framework, and quick those of a short run, to which no goal applies.
-    keywords holds what our layer is called with beside the inputs, such as need_weights=False.
+    options holds what our layer is made with beside its sizes, and keywords what it is called with beside the inputs,
+    such as need_weights=False.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Item:
     goals: tuple[Goal, ...]
     quick: Mapping[str, int]
     special: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     keywords: Mapping[str, Any] = field(default_factory=dict)
     outputs: tuple[str, ...] = ("context", "weights")
     target: str = "cotangent"
@@ -224,12 +226,19 @@ TRANSLATOR_LONG = replace(
     summary="a translator's training step, sentences of 50 tokens",
     sizes={**TRANSLATOR.sizes, "steps": 50, "keys": 50},
 )
+TRANSLATOR_LUONG = replace(
+    TRANSLATOR,
+    name="translator-luong",
+    summary="a translator's training step, Luong's decoder with additive scores and input feeding",
+    goals=(Goal("torch", "training", 2),),
+    options={"decoder": "luong", "score": "additive"},
+)
 
 ITEMS = {
     item.name: item
     for item in (
         *(ADDITIVE, ADDITIVE_CONTEXT, DECODER, SHORT, GREEDY, DOT, DOT_LONG, WEIGHTS, WEIGHTS_LONG),
-        *(TRANSLATOR, TRANSLATOR_SHORT, TRANSLATOR_LONG),
+        *(TRANSLATOR, TRANSLATOR_SHORT, TRANSLATOR_LONG, TRANSLATOR_LUONG),
     )
 }
 """Every item by its name."""
@@ -254,7 +263,7 @@ class Problem:
     sizes: Mapping[str, int]
 
     @property
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, Any]:
         """The arguments of our layer."""
         hidden = self.sizes["hidden"]
         if self.item.layer == "AdditiveAttention":
@@ -265,7 +274,7 @@ class Problem:
         if self.item.layer == "Translator":
             source, target = self.sizes["source_vocabulary"], self.sizes["vocabulary"]
             features = {"embed_size": hidden, "hidden_size": hidden, "num_layers": self.sizes["layers"]}
-            return {"source_vocab_size": source, "target_vocab_size": target, **features}
+            return {"source_vocab_size": source, "target_vocab_size": target, **features, **self.item.options}
         return {}
 
     @property

@@ -81,14 +81,43 @@ class BahdanauDecoder(nn.Module):
         return logits.transpose(0, 1), state, torch.cat(attended, dim=1)
 
 
-class Translator(nn.Module):
-    """An encoder, which leaves padding out, and the decoder above."""
+class LuongDecoder(nn.Module):
+    """A loop over the steps; each runs the recurrent layers, projects the keys, and attends with the new output."""
 
-    def __init__(self, source_vocabulary: int, vocabulary: int, size: int, layers: int) -> None:
+    def __init__(self, vocabulary: int, size: int, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, size)
+        self.attention = AdditiveAttention(size)
+        self.rnn = nn.GRU(2 * size, size, layers)
+        self.W_c = nn.Linear(2 * size, size, bias=False)
+        self.dense = nn.Linear(size, vocabulary)
+
+    def forward(
+        self, tokens: Tensor, encoder_outputs: Tensor, state: Tensor, valid_lens: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(logits, state, weights)."""
+        attentional, outputs, attended = torch.zeros_like(state[-1]), [], []
+        for x in self.embedding(tokens).transpose(0, 1):
+            output, state = self.rnn(torch.cat([x, attentional], dim=-1).unsqueeze(0), state)
+            query = output.transpose(0, 1)
+            context, weights = self.attention(query, encoder_outputs, encoder_outputs, valid_lens)
+            attentional = torch.tanh(self.W_c(torch.cat([context, query], dim=-1))).squeeze(1)
+            outputs.append(attentional)
+            attended.append(weights)
+        return self.dense(torch.stack(outputs, dim=1)), state, torch.cat(attended, dim=1)
+
+
+class Translator(nn.Module):
+    """An encoder, which leaves padding out, and a decoder of those above."""
+
+    def __init__(
+        self, source_vocabulary: int, vocabulary: int, size: int, layers: int, decoder: str = "bahdanau"
+    ) -> None:
         super().__init__()
         self.encoder = nn.ModuleDict({"embedding": nn.Embedding(source_vocabulary, size)})
         self.encoder["rnn"] = nn.GRU(size, size, layers, batch_first=True)
-        self.decoder = BahdanauDecoder(vocabulary, size, layers)
+        made = LuongDecoder if decoder == "luong" else BahdanauDecoder
+        self.decoder = made(vocabulary, size, layers)
 
     def forward(self, source: Tensor, source_lens: Tensor, inputs: Tensor) -> Tensor:
         """The logits."""
@@ -214,7 +243,8 @@ def third_party(problem: Problem, against: str) -> nn.Module:
     if problem.item.layer == "BahdanauDecoder":
         return BahdanauDecoder(sizes["vocabulary"], sizes["hidden"], sizes["layers"])
     if problem.item.layer == "Translator":
-        return Translator(sizes["source_vocabulary"], sizes["vocabulary"], sizes["hidden"], sizes["layers"])
+        vocabularies, decoder = (sizes["source_vocabulary"], sizes["vocabulary"]), problem.item.options.get("decoder")
+        return Translator(*vocabularies, sizes["hidden"], sizes["layers"], decoder or "bahdanau")
     return DotProductAttention() if against == THIRD_PARTY else ScaledDotProductAttention()
 
 
