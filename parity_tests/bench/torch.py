@@ -81,16 +81,12 @@ class BahdanauDecoder(nn.Module):
         return logits.transpose(0, 1), state, torch.cat(attended, dim=1)
 
 
-class LuongDecoder(nn.Module):
+class LuongDecoder(BahdanauDecoder):
     """A loop over the steps; each runs the recurrent layers, projects the keys, and attends with the new output."""
 
     def __init__(self, vocabulary: int, size: int, layers: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, size)
-        self.attention = AdditiveAttention(size)
-        self.rnn = nn.GRU(2 * size, size, layers)
+        super().__init__(vocabulary, size, layers)
         self.W_c = nn.Linear(2 * size, size, bias=False)
-        self.dense = nn.Linear(size, vocabulary)
 
     def forward(
         self, tokens: Tensor, encoder_outputs: Tensor, state: Tensor, valid_lens: Tensor
@@ -110,9 +106,7 @@ class LuongDecoder(nn.Module):
 class Translator(nn.Module):
     """An encoder, which leaves padding out, and a decoder of those above."""
 
-    def __init__(
-        self, source_vocabulary: int, vocabulary: int, size: int, layers: int, decoder: str = "bahdanau"
-    ) -> None:
+    def __init__(self, source_vocabulary: int, vocabulary: int, size: int, layers: int, decoder: str) -> None:
         super().__init__()
         self.encoder = nn.ModuleDict({"embedding": nn.Embedding(source_vocabulary, size)})
         self.encoder["rnn"] = nn.GRU(size, size, layers, batch_first=True)
@@ -243,8 +237,11 @@ def third_party(problem: Problem, against: str) -> nn.Module:
     if problem.item.layer == "BahdanauDecoder":
         return BahdanauDecoder(sizes["vocabulary"], sizes["hidden"], sizes["layers"])
     if problem.item.layer == "Translator":
-        vocabularies, decoder = (sizes["source_vocabulary"], sizes["vocabulary"]), problem.item.options.get("decoder")
-        return Translator(*vocabularies, sizes["hidden"], sizes["layers"], decoder or "bahdanau")
+        vocabularies, decoder = (
+            (sizes["source_vocabulary"], sizes["vocabulary"]),
+            problem.item.options.get("decoder", ""),
+        )
+        return Translator(*vocabularies, sizes["hidden"], sizes["layers"], decoder)
     return DotProductAttention() if against == THIRD_PARTY else ScaledDotProductAttention()
 
 

@@ -276,6 +276,20 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
+def derived(
+    decoder: torch.nn.Module, memory: torch.Tensor, state: torch.Tensor, lens: torch.Tensor
+) -> list[torch.Tensor]:
+    """The floating outputs of a decoder of two layers with dropout masks, and the gradients of a loss of them."""
+    masks = {
+        "dropout_mask": 2.0 * (tensor("between", 1, 3, 4, 5) > 0.0).double(),
+        "attention_dropout_mask": 2.0 * (tensor("attention", 3, 4, 7) > 0.0).double(),
+    }
+    given = [array.clone().requires_grad_() for array in (memory, state)]
+    results = [array for array in tree_leaves(decoder(TOKENS, *given, lens, **masks)) if array.is_floating_point()]
+    loss = sum((array * tensor(f"{n}", *array.shape)).sum() for n, array in enumerate(results))
+    return [*results, *torch.autograd.grad(loss, [*given, *decoder.parameters()])]
+
+
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("score", ["additive", "concat", "dot", "scaled_dot", "general"])
 @pytest.mark.parametrize(
@@ -291,26 +305,19 @@ def test_the_steps_of_every_form_are_those_of_the_loop(
     )
     width = decoder.sizes["state_size"]
     memory, state = tensor("memory", 3, 7, size), tensor("state", 2, 3, width)
-    masks = {
-        "dropout_mask": 2.0 * (tensor("between", 1, 3, 4, 5) > 0.0).double(),
-        "attention_dropout_mask": 2.0 * (tensor("attention", 3, 4, 7) > 0.0).double(),
-    }
 
-    def derived(path: str) -> list[torch.Tensor]:
+    results = []
+    for path in ("blocked", "plain"):
         choice.set_path(path)
-        given = [array.clone().requires_grad_() for array in (memory, state)]
-        results = [array for array in tree_leaves(decoder(TOKENS, *given, LENS, **masks)) if array.is_floating_point()]
-        loss = sum((array * tensor(f"{n}", *array.shape)).sum() for n, array in enumerate(results))
-        return [*results, *torch.autograd.grad(loss, [*given, *decoder.parameters()])]
-
-    torch.testing.assert_close(derived("blocked"), derived("plain"), rtol=0, atol=1e-13)
+        results.append(derived(decoder, memory, state, LENS))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-13)
     assert taken == [1]
 
 
 @pytest.mark.parametrize(
     "options", [{"score": "cosine"}, {"alignment": "monotonic", "window": 2}, {"input_feeding": False}], ids=str
 )
-def test_other_forms_of_a_decoder_go_step_by_step(options: dict[str, Any], taken: list[int]):
+def test_the_steps_of_other_forms_are_not_one_function(options: dict[str, Any], taken: list[int]):
     decoder = attention.LuongDecoder(11, 4, 5, 2, memory_size=5, dtype=torch.float64, **options)
     decoder(TOKENS, MEMORY[..., :5], STATE)
     assert not taken
@@ -333,20 +340,11 @@ def test_steps_that_wait_for_none_before_them_are_computed_at_once(form: tuple[s
     calls: list[int] = []
     decoder.rnn.register_forward_hook(lambda *_: calls.append(1))
     state = tensor("state", 2, 3, decoder.sizes["state_size"])
-    masks = {
-        "dropout_mask": 2.0 * (tensor("between", 1, 3, 4, 5) > 0.0).double(),
-        "attention_dropout_mask": 2.0 * (tensor("attention", 3, 4, 7) > 0.0).double(),
-    }
 
-    def derived(lens: torch.Tensor) -> list[torch.Tensor]:
-        given = [array.clone().requires_grad_() for array in (MEMORY, state)]
-        results = [array for array in tree_leaves(decoder(TOKENS, *given, lens, **masks)) if array.is_floating_point()]
-        loss = sum((array * tensor(f"{n}", *array.shape)).sum() for n, array in enumerate(results))
-        return [*results, *torch.autograd.grad(loss, [*given, *decoder.parameters()])]
-
-    at_once = derived(LENS)
+    at_once = derived(decoder, MEMORY, state, LENS)
     assert len(calls) == 1
-    torch.testing.assert_close(at_once, derived(LENS[:, None].expand(-1, 4)), rtol=0, atol=1e-13)
+    one_by_one = derived(decoder, MEMORY, state, LENS[:, None].expand(-1, 4))
+    torch.testing.assert_close(at_once, one_by_one, rtol=0, atol=1e-13)
     assert len(calls) == 1 + 4  # a mask for each step
 
 
