@@ -182,17 +182,8 @@ def gradients(answer: Answer) -> str:
     return "none" if words == "right" else f"none; outputs {words}"
 
 
-UNDEFINED = "undefined"
-"""Wrong rows at one time, and a crash at another."""
-
-
-def lengths_beyond(answer: Answer) -> str:
-    """Whether a length beyond the keys means all of them. If not, the output is whatever lies behind the array."""
-    return "clipped" if right_rows(answer) == "right" else UNDEFINED
-
-
-def lengths_below(answer: Answer) -> str:
-    """Whether a length below 0 means no key."""
+def lengths_out_of_range(answer: Answer) -> str:
+    """Whether a length beyond the keys means all of them, and one below 0 none."""
     words = right_rows(answer)
     return "clipped" if words == "right" else words
 
@@ -204,8 +195,8 @@ CLASSIFIERS: dict[str, Callable[[Answer], str]] = {
     "large": right_rows,
     "huge": right_rows,
     "half": lambda answer: precision(answer, [name for name in answer.expected if name in answer.actual]),
-    "beyond": lengths_beyond,
-    "below": lengths_below,
+    "beyond": lengths_out_of_range,
+    "below": lengths_out_of_range,
     "polarity": lambda answer: polarity(answer.actual["context"]),
     "gradients": gradients,
 }
@@ -214,6 +205,4 @@ CLASSIFIERS: dict[str, Callable[[Answer], str]] = {
 
 def classify(question: str, answer: Answer) -> str:
     """The finding of an answer, in a word or two."""
-    if (question, answer.refused) == ("beyond", "crash"):
-        return UNDEFINED
     return answer.refused or CLASSIFIERS[question](answer)

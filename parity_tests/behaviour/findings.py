@@ -22,7 +22,7 @@ from parity_tests.behaviour.questions import Question, questions_for
 from parity_tests.cases.selection import Cell
 from parity_tests.third_party.attention import THIRD_PARTY, ThirdParty
 from parity_tests.workers.process import Job, Progress, record, untold
-from parity_tests.workers.recordings import Recording, batch_of, joined
+from parity_tests.workers.recordings import Recording, batch_of
 
 DATA = Path(__file__).with_name("behaviour.json")
 PAGE = Path(__file__).parents[2] / "docs" / "behaviour.md"
@@ -47,8 +47,8 @@ COLUMNS = {
 
 # ------------------------------------------------------------------------------------------------ questions
 
-APART = ("beyond", "below")
-"""Questions that a second process answers: what reads beyond an array may spoil later answers."""
+UNDEFINED = "undefined"
+"""The finding of a question that is not put to a target."""
 
 
 def installed(target: ThirdParty) -> bool:
@@ -58,8 +58,9 @@ def installed(target: ThirdParty) -> bool:
 
 
 def questions(target: ThirdParty) -> dict[str, Question]:
-    """The questions to a target."""
-    return questions_for(target.operator, target.takes, target.raw)
+    """The questions that are put to a target."""
+    asked = questions_for(target.operator, target.takes, target.raw)
+    return {name: question for name, question in asked.items() if name not in target.undefined}
 
 
 def record_answers(
@@ -69,14 +70,9 @@ def record_answers(
 
     Raises: RuntimeError if its framework cannot be started.
     """
-    together = {cell.key: cell for cell in cells}
-    apart: dict[str, Cell] = {}
-    for name, question in questions(target).items():
-        group = apart if name in APART else together
-        group |= {cell.key: cell for cell in (Cell(question.case, dtype) for dtype in question.case.dtypes)}
-    job = Job(target.name, target.place, python, device)
-    groups = [list(group.values()) for group in (together, apart) if group]
-    recording = joined(*(record(job, [batch_of(group)]) for group in groups))
+    asked = [Cell(question.case, dtype) for question in questions(target).values() for dtype in question.case.dtypes]
+    distinct = {cell.key: cell for cell in (*cells, *asked)}
+    recording = record(Job(target.name, target.place, python, device), [batch_of(list(distinct.values()))])
     if not recording.about:
         message = next(iter(recording.answers.values())).message
         raise RuntimeError(f"{target.id} cannot be started: {message}")
@@ -85,7 +81,7 @@ def record_answers(
 
 def findings_of(target: ThirdParty, recording: Recording) -> tuple[str, Findings]:
     """The versions of a target's packages, and its findings."""
-    found: Findings = {}
+    found = dict.fromkeys(target.undefined, UNDEFINED)
     for name, question in questions(target).items():
         cells = [Cell(question.case, dtype) for dtype in question.case.dtypes]
         words = {cell.dtype: classify(name, Answer.of(recording, cell)) for cell in cells}

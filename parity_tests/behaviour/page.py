@@ -170,7 +170,7 @@ COLUMNS = (
             ),
             Convention(
                 "undefined",
-                "memory behind the array is read: rows are wrong or NaN, or the process crashes, by chance",
+                "memory outside the array is read or written: rows are wrong or NaN, or the process crashes, by chance",
             ),
             Convention("wrong, NaN, error, crash", "the call fails, or not every key is hidden in some rows"),
         ),
