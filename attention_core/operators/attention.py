@@ -14,6 +14,7 @@ from attention_core.operators.common import (
     NADARAYA,
     NEED_WEIGHTS,
     SCALE,
+    SOFTCAP,
     TIME_MAJOR,
     VALID_LENS,
     VALUES,
@@ -112,7 +113,7 @@ DOT_PRODUCT_ATTENTION = Layer(
     summary="Attention by scaled inner products; it has no parameters.",
     formula=_DOT_FORMULA,
     source=VASWANI,
-    options=(DROPOUT, SCALE, TIME_MAJOR),
+    options=(DROPOUT, SCALE, SOFTCAP, TIME_MAJOR),
     parameters=(),
     methods=_attention_methods("DotProductAttention", _DOT_FORMULA, VASWANI, "features", "features", "features"),
 )
@@ -252,6 +253,8 @@ HIDDEN_SCORES = tuple(score for score in SCORE_NAMES if "hidden_size" in _sizes_
 """The scores with a hidden layer, whose size is an option."""
 ALIKE_SCORES = tuple(score for score in SCORE_NAMES if "query_size" not in _sizes_of(score))
 """The scores that compare query and key feature by feature, so that both must have the same size."""
+CAPPED_SCORES = tuple(score for score in SCORE_NAMES if SOFTCAP in SCORES[score][0].options)
+"""The scores that may be bounded by softcap."""
 ALIKE = (
     f"The scores {', '.join(ALIKE_SCORES[:-1])} and {ALIKE_SCORES[-1]} compare features one by one, and need as many "
     "in a query as in a key."
@@ -271,6 +274,7 @@ def scored(
     hidden_size: int | None,
     num_positions: int | None,
     dropout: float = 0.0,
+    softcap: float | None = None,
 ) -> Part:
     """Return the attention layer with the score of that name, for queries and keys of these sizes.
 
@@ -280,6 +284,8 @@ def scored(
         check_unused(title, "the attention's hidden size", hidden_size, f"score={score!r} has no hidden layer")
     if score != "location":
         check_unused(title, "num_positions", num_positions, f"score={score!r} scores keys, not positions")
+    if score not in CAPPED_SCORES:
+        check_unused(title, "softcap", softcap, f"score={score!r} has no bound")
     if score in ALIKE_SCORES and query_size != key_size:
         raise OptionError(
             f"{title}: a key has {key_size} features but a query {query_size}, and score={score!r} compares them one "
@@ -295,7 +301,8 @@ def scored(
     }
     layer, options = SCORES[score]
     given = {name: size for name, size in sizes.items() if name in _sizes_of(score)}
-    return Part(layer, {**given, **options, "dropout": dropout})
+    bound = {} if softcap is None else {"softcap": softcap}
+    return Part(layer, {**given, **options, **bound, "dropout": dropout})
 
 
 OPERATORS = (

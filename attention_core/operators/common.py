@@ -15,6 +15,7 @@ LONGFORMER = "Beltagy et al. 2020, section 3.1, arXiv:2004.05150"
 LUONG = "Luong et al. 2015, section 3.1, arXiv:1508.04025"
 LUONG_LOCAL = "Luong et al. 2015, section 3.2, arXiv:1508.04025"
 LUONG_FEEDING = "Luong et al. 2015, section 3.3, arXiv:1508.04025"
+GEMMA = "Gemma Team 2024, section 2, arXiv:2408.00118"
 MICHEL = "Michel et al. 2019, section 4.1, arXiv:1905.10650"
 NADARAYA = "Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372"
 SCHUSTER = "Schuster and Paliwal 1997, doi:10.1109/78.650093"
@@ -66,6 +67,14 @@ DROPOUT_MASK = Tensor(
 
 NUM_KEYS = Option("num_keys", "int", "number of keys", domain="count")
 SCALE = Option("scale", "float", "factor of the scores; 1/√features if None", "None", "number", keyword_only=True)
+SOFTCAP = Option(
+    "softcap",
+    "float",
+    "bound of the scores; none if None",
+    "None",
+    "positive",
+    keyword_only=True,
+)
 NUM_QUERIES = Option("num_queries", "int", "number of queries", domain="count")
 OFFSET = Option("offset", "int", "position of the first query among the keys", "0", "count", keyword_only=True)
 DROPOUT = Option("dropout", "float", "dropout rate of the weights in training", "0.0", "rate", keyword_only=True)

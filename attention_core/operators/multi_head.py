@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attention_core.errors import OptionError
-from attention_core.operators.attention import _QUERY_SIZE, HIDDEN, score_option, scored
+from attention_core.operators.attention import _QUERY_SIZE, CAPPED_SCORES, HIDDEN, score_option, scored
 from attention_core.operators.common import (
     DROPOUT,
     DROPOUT_MASK,
     MASK,
     MICHEL,
     NEED_WEIGHTS,
+    SOFTCAP,
     TIME_MAJOR,
     VALID_LENS,
     VASWANI_HEADS,
@@ -77,7 +80,8 @@ def _heads_sizes(config: Config) -> Sizes:
 
 def _heads_inside(sizes: Sizes) -> dict[str, Part]:
     head, score = sizes["head_size"], sizes["score"]
-    part = scored("MultiHeadAttention", score, head, head, None, sizes["num_positions"], sizes["dropout"])
+    options = sizes["num_positions"], sizes["dropout"], sizes["softcap"]
+    part = scored("MultiHeadAttention", score, head, head, None, *options)
     return {"scored": part}
 
 
@@ -107,6 +111,7 @@ MULTI_HEAD_ATTENTION = Layer(
         Option("hidden_size", "int", "features of all heads together; query_size if None", "None", keyword_only=True),
         score_option("scaled_dot"),
         NUM_POSITIONS,
+        replace(SOFTCAP, meaning=f"{SOFTCAP.meaning}; of the scores {' and '.join(map(repr, CAPPED_SCORES))} only"),
         Option("bias", "bool", "whether the four projections have biases", "True", keyword_only=True),
         DROPOUT,
         TIME_MAJOR,

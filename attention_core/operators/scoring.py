@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attention_core.operators.common import (
     BAHDANAU,
+    GEMMA,
     GRAVES,
     KEYS,
     LUONG,
@@ -12,6 +13,7 @@ from attention_core.operators.common import (
     QUERIES,
     SCALE,
     SCORES,
+    SOFTCAP,
     VASWANI,
 )
 from attention_core.rules import position_for_each_key
@@ -29,10 +31,13 @@ DOT_SCORE = Operator(
 SCALED_DOT_SCORE = Operator(
     name="scaled_dot_score",
     summary="Score each query against each key by a scaled inner product.",
-    formula="scores[i, j] = scale · sum over c of queries[i, c] keys[j, c]",
-    source=VASWANI,
+    formula=(
+        "scores[i, j] = cap(scale · sum over c of queries[i, c] keys[j, c]);  cap(x) = softcap · tanh(x / softcap), or "
+        "x without softcap"
+    ),
+    source=f"{VASWANI}; softcap: {GEMMA}",
     tensors=(QUERIES, KEYS),
-    options=(SCALE,),
+    options=(SCALE, SOFTCAP),
     outputs=(SCORES,),
 )
 

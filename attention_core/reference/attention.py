@@ -191,6 +191,7 @@ class DotProductAttention(Attention):
     Args:
         dropout (default 0.0): dropout rate of the weights in training
         scale (default None): factor of the scores; 1/√features if None
+        softcap (default None): bound of the scores; none if None
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
     Raises:
@@ -203,12 +204,19 @@ class DotProductAttention(Attention):
 
     specification: Layer = DOT_PRODUCT_ATTENTION
 
-    def __init__(self, *, dropout: float = 0.0, scale: float | None = None, time_major: bool = False) -> None:
-        super().__init__(dropout=dropout, scale=scale, time_major=time_major)
+    def __init__(
+        self,
+        *,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        softcap: float | None = None,
+        time_major: bool = False,
+    ) -> None:
+        super().__init__(dropout=dropout, scale=scale, softcap=softcap, time_major=time_major)
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give scale · q·k."""
-        return scaled_dot_score(queries, keys, scale=self.sizes["scale"])
+        """Give scale · q·k, bounded by softcap."""
+        return scaled_dot_score(queries, keys, scale=self.sizes["scale"], softcap=self.sizes["softcap"])
 
 
 class AdditiveAttention(Attention):

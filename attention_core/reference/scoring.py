@@ -37,28 +37,33 @@ def dot_score(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return promote(queries) @ promote(keys).swapaxes(-1, -2)
 
 
-def scaled_dot_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None = None) -> np.ndarray:
+def scaled_dot_score(
+    queries: np.ndarray, keys: np.ndarray, *, scale: float | None = None, softcap: float | None = None
+) -> np.ndarray:
     """Score each query against each key by a scaled inner product.
 
-    scores[i, j] = scale · sum over c of queries[i, c] keys[j, c]
+    scores[i, j] = cap(scale · sum over c of queries[i, c] keys[j, c])
+    cap(x) = softcap · tanh(x / softcap), or x without softcap
 
     Args:
         queries: (batch, [heads], queries, features); query vectors
         keys: (batch, [heads], keys, features); key vectors, one for each value
         scale (default None): factor of the scores; 1/√features if None
+        softcap (default None): bound of the scores; none if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Raises:
         ShapeError, DtypeError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
-    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
+    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762; softcap: Gemma Team 2024, section 2, arXiv:2408.00118
     Example:
         scores = attention.scaled_dot_score(queries, keys)
     """
-    check(SCALED_DOT_SCORE, scale=scale, queries=queries, keys=keys)
+    check(SCALED_DOT_SCORE, scale=scale, softcap=softcap, queries=queries, keys=keys)
     if scale is None:
         scale = max(queries.shape[-1], 1) ** -0.5
-    return promote(queries) @ promote(keys).swapaxes(-1, -2) * scale
+    scores = promote(queries) @ promote(keys).swapaxes(-1, -2) * scale
+    return scores if softcap is None else softcap * np.tanh(scores / softcap)
 
 
 def additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np.ndarray:

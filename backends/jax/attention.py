@@ -210,7 +210,7 @@ class Attention(Specified):
             return None
         scale = self._dot_scale(queries.shape[-1])
         if scale is not None and use_blocks(queries, memory.keys, DOT_MIN_ELEMENTS):
-            return blocked_dot_attention(queries, *memory, scale=scale), None
+            return blocked_dot_attention(queries, *memory, scale=scale, softcap=self.sizes.get("softcap")), None
         # Of queries and keys it is the keys that are projected by now.
         terms = None
         if use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):
@@ -266,6 +266,7 @@ class DotProductAttention(Attention):
     Args:
         dropout (default 0.0): dropout rate of the weights in training
         scale (default None): factor of the scores; 1/√features if None
+        softcap (default None): bound of the scores; none if None
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         rngs: streams of random numbers, for the first values of the parameters and for dropout
@@ -284,10 +285,11 @@ class DotProductAttention(Attention):
         *,
         dropout: float = 0.0,
         scale: float | None = None,
+        softcap: float | None = None,
         time_major: bool = False,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        super().__init__(rngs, dropout=dropout, scale=scale, time_major=time_major)
+        super().__init__(rngs, dropout=dropout, scale=scale, softcap=softcap, time_major=time_major)
 
     def _dot_scale(self, features: int) -> float:
         """Give the scale, 1/√features by default."""
@@ -295,8 +297,8 @@ class DotProductAttention(Attention):
         return float(max(features, 1) ** -0.5 if scale is None else scale)
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give scale · q·k."""
-        return _scaled_dot_score(queries, keys, self.sizes["scale"])
+        """Give scale · q·k, bounded by softcap."""
+        return _scaled_dot_score(queries, keys, self.sizes["scale"], self.sizes["softcap"])
 
 
 class AdditiveAttention(Attention):

@@ -40,6 +40,7 @@ class MultiHeadAttention(ScoredAttention):
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'location', 'gaussian'
         num_positions (default None): number of positions to score, for score='location' only
+        softcap (default None): bound of the scores; none if None; of the scores 'dot' and 'scaled_dot' only
         bias (default True): whether the four projections have biases
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
@@ -78,6 +79,7 @@ class MultiHeadAttention(ScoredAttention):
         hidden_size: int | None = None,
         score: str = "scaled_dot",
         num_positions: int | None = None,
+        softcap: float | None = None,
         bias: bool = True,
         dropout: float = 0.0,
         time_major: bool = False,
@@ -95,6 +97,7 @@ class MultiHeadAttention(ScoredAttention):
             hidden_size=hidden_size,
             score=score,
             num_positions=num_positions,
+            softcap=softcap,
             bias=bias,
             dropout=dropout,
             time_major=time_major,

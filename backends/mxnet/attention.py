@@ -226,6 +226,7 @@ class DotProductAttention(Attention):
     Args:
         dropout (default 0.0): dropout rate of the weights in training
         scale (default None): factor of the scores; 1/√features if None
+        softcap (default None): bound of the scores; none if None
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         prefix: prefix of the parameters' names in Gluon
@@ -245,15 +246,18 @@ class DotProductAttention(Attention):
         *,
         dropout: float = 0.0,
         scale: float | None = None,
+        softcap: float | None = None,
         time_major: bool = False,
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(dropout=dropout, scale=scale, time_major=time_major, prefix=prefix, params=params)
+        super().__init__(
+            dropout=dropout, scale=scale, softcap=softcap, time_major=time_major, prefix=prefix, params=params
+        )
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give scale · q·k."""
-        return _scaled_dot_score(queries, keys, self.sizes["scale"])
+        """Give scale · q·k, bounded by softcap."""
+        return _scaled_dot_score(queries, keys, self.sizes["scale"], self.sizes["softcap"])
 
 
 class AdditiveAttention(Attention):

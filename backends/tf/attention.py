@@ -254,7 +254,7 @@ class Attention(Specified):
         if scale is not None and use_blocks(queries, keys, sequences * threshold(DOT_MIN_ELEMENTS)):
             if has_tangents(memory.values):
                 return None
-            return blocked_dot_attention(queries, *memory, scale), None
+            return blocked_dot_attention(queries, *memory, scale, self.sizes.get("softcap")), None
         # Of queries and keys it is the keys that are projected by now.
         terms, least = None, max(ADDITIVE_MIN_ELEMENTS, sequences * SEQUENCE_MIN_ELEMENTS)
         if scale is None and use_blocks(keys, queries, threshold(least)):
@@ -301,6 +301,7 @@ class DotProductAttention(Attention):
     Args:
         dropout (default 0.0): dropout rate of the weights in training
         scale (default None): factor of the scores; 1/√features if None
+        softcap (default None): bound of the scores; none if None
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
@@ -322,11 +323,12 @@ class DotProductAttention(Attention):
         *,
         dropout: float = 0.0,
         scale: float | None = None,
+        softcap: float | None = None,
         time_major: bool = False,
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(dropout=dropout, scale=scale, time_major=time_major, dtype=dtype, name=name)
+        super().__init__(dropout=dropout, scale=scale, softcap=softcap, time_major=time_major, dtype=dtype, name=name)
 
     def _dot_scale(self, features: int) -> float | None:
         """Give the scale, 1/√features by default."""
@@ -334,8 +336,8 @@ class DotProductAttention(Attention):
         return max(features, 1) ** -0.5 if scale is None else scale
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give scale · q·k."""
-        return _scaled_dot_score(queries, keys, self.sizes["scale"])
+        """Give scale · q·k, bounded by softcap."""
+        return _scaled_dot_score(queries, keys, self.sizes["scale"], self.sizes["softcap"])
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")

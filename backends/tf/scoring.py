@@ -44,33 +44,38 @@ def _dot_score(queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
     return tf.matmul(queries, keys, transpose_b=True)
 
 
-def scaled_dot_score(queries: tf.Tensor, keys: tf.Tensor, *, scale: float | None = None) -> tf.Tensor:
+def scaled_dot_score(
+    queries: tf.Tensor, keys: tf.Tensor, *, scale: float | None = None, softcap: float | None = None
+) -> tf.Tensor:
     """Score each query against each key by a scaled inner product.
 
-    scores[i, j] = scale · sum over c of queries[i, c] keys[j, c]
+    scores[i, j] = cap(scale · sum over c of queries[i, c] keys[j, c])
+    cap(x) = softcap · tanh(x / softcap), or x without softcap
 
     Args:
         queries: (batch, [heads], queries, features); query vectors
         keys: (batch, [heads], keys, features); key vectors, one for each value
         scale (default None): factor of the scores; 1/√features if None
+        softcap (default None): bound of the scores; none if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Raises:
         ShapeError, DtypeError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
-    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
+    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762; softcap: Gemma Team 2024, section 2, arXiv:2408.00118
     Example:
         scores = attention.scaled_dot_score(queries, keys)
     """
-    check(SCALED_DOT_SCORE, scale=scale, queries=queries, keys=keys)
-    return _scaled_dot_score(queries, keys, scale)
+    check(SCALED_DOT_SCORE, scale=scale, softcap=softcap, queries=queries, keys=keys)
+    return _scaled_dot_score(queries, keys, scale, softcap)
 
 
-def _scaled_dot_score(queries: tf.Tensor, keys: tf.Tensor, scale: float | None) -> tf.Tensor:
+def _scaled_dot_score(queries: tf.Tensor, keys: tf.Tensor, scale: float | None, softcap: float | None) -> tf.Tensor:
     if scale is None:
         features = tf.maximum(size(queries, -1), 1)
         scale = tf.cast(tf.cast(features, tf.float64) ** -0.5, queries.dtype)
-    return tf.matmul(queries, keys, transpose_b=True) * scale
+    scores = tf.matmul(queries, keys, transpose_b=True) * scale
+    return scores if softcap is None else softcap * tf.tanh(scores / softcap)
 
 
 def additive_score(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tf.Tensor:

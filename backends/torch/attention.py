@@ -227,7 +227,7 @@ class Attention(Specified):
         """
         scale, one_head = self._dot_scale(queries.shape[-1]), queries[(slice(1),) * (queries.ndim - 2)]
         if scale is not None and use_blocks(one_head, memory.keys, DOT_MIN_ELEMENTS):
-            return dot_attention(queries, *memory, scale, need_weights)
+            return dot_attention(queries, *memory, scale, self.sizes.get("softcap"), need_weights)
         # Of queries and keys it is the keys that are projected by now.
         terms = None
         if not need_weights and use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):
@@ -259,7 +259,7 @@ class Attention(Specified):
     def _scoring(self, features: int) -> Scoring | None:
         """Say how a decoder's steps as one function score a query of so many features; None where they cannot."""
         scale = self._dot_scale(features)
-        return None if scale is None else Scoring(None, None, scale)
+        return None if scale is None or self.sizes.get("softcap") else Scoring(None, None, scale)
 
 
 class DotProductAttention(Attention):
@@ -270,6 +270,7 @@ class DotProductAttention(Attention):
     Args:
         dropout (default 0.0): dropout rate of the weights in training
         scale (default None): factor of the scores; 1/√features if None
+        softcap (default None): bound of the scores; none if None
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
     Raises:
@@ -282,8 +283,15 @@ class DotProductAttention(Attention):
 
     specification = DOT_PRODUCT_ATTENTION
 
-    def __init__(self, *, dropout: float = 0.0, scale: float | None = None, time_major: bool = False) -> None:
-        super().__init__(dropout=dropout, scale=scale, time_major=time_major)
+    def __init__(
+        self,
+        *,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        softcap: float | None = None,
+        time_major: bool = False,
+    ) -> None:
+        super().__init__(dropout=dropout, scale=scale, softcap=softcap, time_major=time_major)
 
     def _dot_scale(self, features: int) -> float | None:
         """Give the scale, 1/√features by default."""
@@ -291,8 +299,8 @@ class DotProductAttention(Attention):
         return max(features, 1) ** -0.5 if scale is None else scale
 
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Give scale · q·k."""
-        return _scaled_dot_score(queries, keys, self.sizes["scale"])
+        """Give scale · q·k, bounded by softcap."""
+        return _scaled_dot_score(queries, keys, self.sizes["scale"], self.sizes["softcap"])
 
 
 class AdditiveAttention(Attention):

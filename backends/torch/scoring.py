@@ -43,32 +43,39 @@ def _dot_score(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     return queries @ keys.transpose(-2, -1)  # not keys.mT, which a compiler takes out of a scan, and then refuses
 
 
-def scaled_dot_score(queries: torch.Tensor, keys: torch.Tensor, *, scale: float | None = None) -> torch.Tensor:
+def scaled_dot_score(
+    queries: torch.Tensor, keys: torch.Tensor, *, scale: float | None = None, softcap: float | None = None
+) -> torch.Tensor:
     """Score each query against each key by a scaled inner product.
 
-    scores[i, j] = scale · sum over c of queries[i, c] keys[j, c]
+    scores[i, j] = cap(scale · sum over c of queries[i, c] keys[j, c])
+    cap(x) = softcap · tanh(x / softcap), or x without softcap
 
     Args:
         queries: (batch, [heads], queries, features); query vectors
         keys: (batch, [heads], keys, features); key vectors, one for each value
         scale (default None): factor of the scores; 1/√features if None
+        softcap (default None): bound of the scores; none if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Raises:
         ShapeError, DtypeError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
-    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
+    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762; softcap: Gemma Team 2024, section 2, arXiv:2408.00118
     Example:
         scores = attention.scaled_dot_score(queries, keys)
     """
-    check(SCALED_DOT_SCORE, scale=scale, queries=queries, keys=keys)
-    return _scaled_dot_score(queries, keys, scale)
+    check(SCALED_DOT_SCORE, scale=scale, softcap=softcap, queries=queries, keys=keys)
+    return _scaled_dot_score(queries, keys, scale, softcap)
 
 
-def _scaled_dot_score(queries: torch.Tensor, keys: torch.Tensor, scale: float | None) -> torch.Tensor:
+def _scaled_dot_score(
+    queries: torch.Tensor, keys: torch.Tensor, scale: float | None, softcap: float | None
+) -> torch.Tensor:
     if scale is None:
         scale = max(queries.shape[-1], 1) ** -0.5
-    return _dot_score(queries, keys) * scale
+    scores = _dot_score(queries, keys) * scale
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
 def additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:

@@ -59,8 +59,8 @@ def installed(target: ThirdParty) -> bool:
 
 def questions(target: ThirdParty) -> dict[str, Question]:
     """The questions that are put to a target."""
-    asked = questions_for(target.operator, target.takes, target.raw)
-    return {name: question for name, question in asked.items() if name not in target.undefined}
+    every = questions_for(target.operator, target.takes, target.raw)
+    return {name: question for name, question in every.items() if name not in target.undefined}
 
 
 def record_answers(
@@ -70,8 +70,10 @@ def record_answers(
 
     Raises: RuntimeError if its framework cannot be started.
     """
-    asked = [Cell(question.case, dtype) for question in questions(target).values() for dtype in question.case.dtypes]
-    distinct = {cell.key: cell for cell in (*cells, *asked)}
+    of_questions = [
+        Cell(question.case, dtype) for question in questions(target).values() for dtype in question.case.dtypes
+    ]
+    distinct = {cell.key: cell for cell in (*cells, *of_questions)}
     recording = record(Job(target.name, target.place, python, device), [batch_of(list(distinct.values()))])
     if not recording.about:
         message = next(iter(recording.answers.values())).message

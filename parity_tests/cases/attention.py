@@ -125,6 +125,9 @@ def attention_layer_cases(
     yield from context_cases(name, case, base, acting, given)
     if "scale" in {option.name for option in layer.options}:
         yield case("scale", "Another scale.", full, config={**config, "scale": 0.375})
+    if "softcap" in {option.name for option in layer.options}:
+        shows = "Bounded scores, and queries that may attend to nothing."
+        yield case("softcap", shows, {**full, **FULLY_MASKED}, config={**config, "softcap": 0.25})
 
 
 def context_cases(
@@ -157,6 +160,7 @@ def context_cases(
         yield alone("inference", "No gradients.", ragged, gradients=False)
         yield alone("inference_heads", "No gradients, with heads.", with_heads, gradients=False, dtypes=EXACT)
         yield alone("scale", "Another scale.", full, config={"scale": 0.375})
+        yield alone("softcap", "Bounded scores.", {**full, **FULLY_MASKED}, config={"softcap": 0.25})
         low = {"queries": np.abs(inputs["queries"]) + 4.0, "keys": -np.abs(inputs["keys"]) - 5000.0}
         yield alone("low", "Scores from -4e4 down, with gaps of 1000 and more.", {**inputs, **low})
         kernel = {**sizes, "queries": 3, "keys": 39, "features": 64}

@@ -10,7 +10,7 @@ import numpy as np
 from attention_core.reference import attention, local
 from attention_core.reference.arrays import promote
 from attention_core.reference.masking import open_keys, softmax_over
-from attention_core.reference.pooling import average
+from attention_core.reference.pooling import average, pool
 from parity_tests.mutants.mutant import mutant
 from parity_tests.mutants.shared import NOTHING, last_positions, unscaled_part, with_parameters, with_sizes
 
@@ -27,6 +27,22 @@ from parity_tests.mutants.shared import NOTHING, last_positions, unscaled_part, 
 def prepared_mask_lost(original: Any, memory: Any) -> Any:
     """The mask of a prepared memory is not used."""
     return original(memory=memory._replace(mask=None))
+
+
+@mutant(
+    "DotProductAttention-{softcap,context_softcap,open}",
+    of="attention.DotProductAttention.attend",
+    red="DotProductAttention-*softcap:*",
+)
+def softcap_behind_the_mask(original: Any, self: Any) -> Any:
+    """Hidden scores are bounded as the others are, and get a weight."""
+    bound = self.sizes["softcap"]
+
+    def bounded(scores: Any, values: Any, allowed: Any, dropout_mask: Any) -> Any:
+        return pool(np.where(allowed, scores, -bound), values, np.ones_like(allowed), dropout_mask)
+
+    with mock.patch.object(attention, "pool", pool if bound is None else bounded):
+        return original()
 
 
 @mutant("GeneralAttention-{open,no_keys}", of="attention.GeneralAttention._project", red="GeneralAttention-open:*")

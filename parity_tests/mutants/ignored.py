@@ -50,6 +50,7 @@ def _default(place: str, name: str) -> Any:
 
 
 ignored("scale_ignored", "scaled_dot_score", "scale", red="scaled_dot_score-scale:*")
+ignored("softcap_ignored", "scaled_dot_score", "softcap", red="scaled_dot_score-softcap*:*")
 ignored("cosine_scale_ignored", "cosine_score", "scale", red="cosine_score-scale:*")
 ignored("kernel_width_ignored", "gaussian_score", "w", red="gaussian_score-width:*")
 ignored("causal_offset", "causal_mask", "offset", red="causal_mask-offset:mask")
@@ -79,6 +80,8 @@ ignored(
     green="*:weights",
 )
 ignored("layer_scale_ignored", "DotProductAttention", "scale", red="DotProductAttention-scale:*")
+ignored("layer_softcap_ignored", "DotProductAttention", "softcap", red="DotProductAttention-*softcap:*")
+ignored("heads_softcap_ignored", "MultiHeadAttention", "softcap", red="MultiHeadAttention-softcap:*")
 ignored("cosine_layer_unscaled", "CosineAttention", "scale", red="CosineAttention-scale:*")
 ignored(
     "width_of_the_layer_ignored",

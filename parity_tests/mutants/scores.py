@@ -79,6 +79,23 @@ def scale_missing(original: Any, scale: float | None) -> Any:
     return original(scale=1.0 if scale is None else scale)
 
 
+@mutant(
+    "scaled_dot_score-* DotProductAttention-{softcap,open}",
+    of="scaled_dot_score",
+    red="*-softcap*:*",
+)
+def softcap_before_the_scale(original: Any, queries: Any, scale: float | None, softcap: float | None) -> Any:
+    """Inner products are bounded, and then scaled."""
+    factor = max(queries.shape[-1], 1) ** -0.5 if scale is None else scale
+    return original(scale=1.0) * factor
+
+
+@mutant("scaled_dot_score-*", of="scaled_dot_score", red="*-softcap*:*")
+def softcap_not_multiplied(original: Any, softcap: float | None) -> Any:
+    """The tanh of a score over its bound is not multiplied by the bound."""
+    return original() / (softcap or 1.0)
+
+
 @mutant("dot_score-*", of="dot_score", red="*:gradient_keys", green=NOTHING)
 def gradient_stopped(original: Any, keys: Any) -> Any:
     """No gradient reaches the keys."""

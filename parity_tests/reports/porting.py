@@ -102,7 +102,11 @@ PORTING: dict[str, Porting] = {
     ),
     "scaled_dot_score": Porting(
         ("scaled dot-product", "Transformer attention"),
-        ("The scale is 1/√features of a key in one head: the square root of the head size, not of the model size.",),
+        (
+            "The scale is 1/√features of a key in one head: the square root of the head size, not of the model size.",
+            "softcap bounds the scaled scores, before anything is added to them or hidden, as in Gemma 2 and in "
+            "Attention-24 of ONNX; behind a mask, it would give hidden keys a weight.",
+        ),
     ),
     "additive_score": Porting(
         ("Bahdanau", "mlp", "perc", "concat (of some)"),

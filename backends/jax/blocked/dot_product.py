@@ -23,19 +23,25 @@ DOT_MIN_ELEMENTS = 2**22
 
 @with_auto_axes
 def blocked_dot_attention(
-    queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None, scale: float
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    mask: jax.Array | None,
+    scale: float,
+    softcap: float | None = None,
 ) -> jax.Array:
     """Average the values by the softmax of scaled inner products, without keeping scores or weights.
 
-    context = attention_pooling(scale · queries keysᵀ, values, mask=mask), the context alone
+    context = attention_pooling(cap(scale · queries keysᵀ), values, mask=mask), the context alone, with
+    cap(x) = softcap · tanh(x / softcap), or x without softcap
 
-    By blocks of keys, with s = scale · q·k, top the largest score so far, z the sum of e^(s - top) and a the sum of
-    e^(s - top) v: a block with a larger score first multiplies z and a by e^(top - larger). In the end context = a/z.
-    A block that its mask closes is left out.
+    By blocks of keys, with s the scores, top the largest so far, z the sum of e^(s - top) and a the sum of e^(s - top)
+    v: a block with a larger score first multiplies z and a by e^(top - larger). In the end context = a/z. A block that
+    its mask closes is left out.
 
     The backward pass computes each block again, from ln of the sum of e^s of each row: with the weights w, the
     cotangents g of the context and d[i, j] = g[i]·v[j], gradient of v[j] = sum over i of w[i, j] g[i], and of s[i, j] =
-    w[i, j] (d[i, j] - sum over k of w[i, k] d[i, k]).
+    w[i, j] (d[i, j] - sum over k of w[i, k] d[i, k]); of q·k, that times scale (1 - (s[i, j] / softcap)²).
 
     Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features), with
     heads after batch or without; mask as in Memory; the result (batch, queries, value_features). What no query may
@@ -51,9 +57,17 @@ def blocked_dot_attention(
     def context(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None) -> jax.Array:
         masks, numbers = varying(shared(mask, queries.shape[:-2], keys.shape[-2]), queries)
         flat = (array.reshape(len(numbers), *array.shape[-2:]) for array in (queries, keys, values))
-        return pooled(float(scale), *flat, masks, numbers, finite).reshape(*queries.shape[:-1], values.shape[-1])
+        score = Score(float(scale), None if softcap is None else float(softcap))
+        return pooled(score, *flat, masks, numbers, finite).reshape(*queries.shape[:-1], values.shape[-1])
 
     return in_lanes(context, q, k, v, mask).astype(values.dtype)
+
+
+class Score(NamedTuple):
+    """What makes a score of an inner product: its factor, and the bound of the result."""
+
+    scale: float
+    softcap: float | None
 
 
 class Blocks(NamedTuple):
@@ -77,9 +91,11 @@ class Blocks(NamedTuple):
         """The mask of a block."""
         return self.masks[jnp.minimum(row, len(self.masks) - 1), column]
 
-    def scores(self, scale: float, row: Any, column: Any) -> jax.Array:
+    def scores(self, score: Score, row: Any, column: Any) -> jax.Array:
         """The scores of a block, -inf where they are hidden."""
-        scores = self.queries[row] @ self.zero_masked_keys(column).T * scale
+        scores = self.queries[row] @ self.zero_masked_keys(column).T * score.scale
+        if score.softcap is not None:
+            scores = score.softcap * jnp.tanh(scores / score.softcap)
         return jnp.where(self.mask(row, column), scores, -jnp.inf)
 
     def zero_masked_keys(self, column: Any) -> jax.Array:
@@ -148,14 +164,14 @@ def finite_values(values: jax.Array, mask: jax.Array | None) -> jax.Array:
     return finite.reshape(*values.shape[:-2], 1, 1)
 
 
-def visible_keys(scale: float, finite: jax.Array, *arguments: jax.Array) -> jax.Array:
+def visible_keys(score: Score, finite: jax.Array, *arguments: jax.Array) -> jax.Array:
     """Whether any query may attend to the key, (heads, keys), by mask and by scores above -inf."""
     opened = opened_keys(*arguments[3:])
 
     def head(blocks: Blocks) -> jax.Array:
         def column_block(column: jax.Array) -> jax.Array:
             def add(row: Any, visible: jax.Array) -> jax.Array:
-                return visible | jnp.any(blocks.scores(scale, row, column) != -jnp.inf, axis=0)
+                return visible | jnp.any(blocks.scores(score, row, column) != -jnp.inf, axis=0)
 
             none = varying(jnp.zeros_like(blocks.visible[0]), blocks)
             return jax.lax.fori_loop(0, len(blocks.queries), add, none)
@@ -172,7 +188,7 @@ def visible_keys(scale: float, finite: jax.Array, *arguments: jax.Array) -> jax.
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def pooled(
-    scale: float,
+    score: Score,
     queries: jax.Array,
     keys: jax.Array,
     values: jax.Array,
@@ -181,20 +197,20 @@ def pooled(
     finite: jax.Array,
 ) -> jax.Array:
     """The context of each query, (heads, queries, value_features); finite as all values that any may attend to."""
-    return pooled_there(scale, queries, keys, values, masks, numbers, finite)[0]
+    return pooled_there(score, queries, keys, values, masks, numbers, finite)[0]
 
 
-def pooled_there(scale: float, *given: jax.Array) -> tuple[jax.Array, Arrays]:
+def pooled_there(score: Score, *given: jax.Array) -> tuple[jax.Array, Arrays]:
     """The context; and what the backward pass reads: arguments, visible keys, ln of the sum of e^s of each row."""
     *arguments, finite = given
-    visible = visible_keys(scale, finite, *arguments)
+    visible = visible_keys(score, finite, *arguments)
 
     def head(blocks: Blocks) -> tuple[jax.Array, jax.Array]:
         def row_block(row: jax.Array) -> tuple[jax.Array, jax.Array]:
             def column_block(column: Any, sums: tuple[jax.Array, ...]) -> Any:
                 def add(sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
                     total, z, top = sums
-                    scores = blocks.scores(scale, row, column)
+                    scores = blocks.scores(score, row, column)
                     larger = jnp.maximum(top, jnp.max(scores, axis=-1, keepdims=True))
                     shift = jnp.where(larger == -jnp.inf, 0.0, larger)
                     parts, kept = jnp.exp(scores - shift), jnp.exp(top - shift)
@@ -219,21 +235,21 @@ def pooled_there(scale: float, *given: jax.Array) -> tuple[jax.Array, Arrays]:
 
 
 @pooled.defjvp
-def pooled_tangents(scale: float, arguments: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
+def pooled_tangents(score: Score, arguments: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
     """The context and its tangents."""
-    context, kept = pooled_there(scale, *arguments)
+    context, kept = pooled_there(score, *arguments)
     kept = *kept, arguments[-1]
-    return context, linear(partial(pooled_forward, scale), partial(pooled_back, scale), kept, tangents[:3])
+    return context, linear(partial(pooled_forward, score), partial(pooled_back, score), kept, tangents[:3])
 
 
-def pooled_forward(scale: float, kept: Arrays, tangents: Arrays) -> jax.Array:
+def pooled_forward(score: Score, kept: Arrays, tangents: Arrays) -> jax.Array:
     """The tangents of the context."""
     *arguments, _, _, finite = kept
     sides, rest = tuple(arguments[:3]), (*arguments[3:], finite)
-    return jax.jvp(lambda *sides: pooled_there(scale, *sides, *rest)[0], sides, tangents)[1]
+    return jax.jvp(lambda *sides: pooled_there(score, *sides, *rest)[0], sides, tangents)[1]
 
 
-def pooled_back(scale: float, kept: Arrays, cotangents: jax.Array) -> Arrays:
+def pooled_back(score: Score, kept: Arrays, cotangents: jax.Array) -> Arrays:
     """The gradients of queries, keys and values."""
     *arguments, logs, _ = kept
 
@@ -242,7 +258,7 @@ def pooled_back(scale: float, kept: Arrays, cotangents: jax.Array) -> Arrays:
             def weigh(column: Any, sums: tuple[jax.Array, ...]) -> Any:
                 def add(sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
                     weights, slopes, mean = sums
-                    scores = blocks.scores(scale, row, column)
+                    scores = blocks.scores(score, row, column)
                     weight = jnp.where(blocks.mask(row, column), jnp.exp(scores - logs[row]), 0.0)
                     slope = jnp.where(scores == -jnp.inf, 0.0, cotangents[row] @ blocks.zero_masked_values(column).T)
                     mean = mean + jnp.sum(weight * slope, axis=-1, keepdims=True)
@@ -258,7 +274,9 @@ def pooled_back(scale: float, kept: Arrays, cotangents: jax.Array) -> Arrays:
                 def add(sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
                     of_queries, of_keys, of_values = sums
                     weights, slopes, mean = weighed
-                    of_scores = weights[column] * (slopes[column] - mean) * scale
+                    of_scores = weights[column] * (slopes[column] - mean) * score.scale
+                    if score.softcap is not None:
+                        of_scores *= 1.0 - (blocks.scores(score, row, column) / score.softcap) ** 2
                     of_scores = jnp.where(blocks.mask(row, column), of_scores, 0.0)
                     of_queries = of_queries + of_scores @ blocks.zero_masked_keys(column)
                     of_keys = of_keys.at[column].add(of_scores.T @ blocks.queries[row])

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from backends.tf.blocked.blocks import LIMIT, Score, attended
 from backends.tf.masking import precise
+from backends.tf.scoring import _scaled_dot_score
 
 __all__ = ["blocked_dot_attention"]
 
@@ -14,11 +15,17 @@ DOT_MIN_ELEMENTS = 2**22
 
 
 def blocked_dot_attention(
-    queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None, scale: float
+    queries: tf.Tensor,
+    keys: tf.Tensor,
+    values: tf.Tensor,
+    mask: tf.Tensor | None,
+    scale: float,
+    softcap: float | None = None,
 ) -> tf.Tensor:
     """Average the values by the softmax of scaled inner products, without keeping scores or weights.
 
-    context = attention_pooling(scale · queries keysᵀ, values, mask=mask), the context alone
+    context = attention_pooling(cap(scale · queries keysᵀ), values, mask=mask), the context alone, with
+    cap(x) = softcap · tanh(x / softcap), or x without softcap
 
     A block is of some queries and all keys of one head. With s the scores and m[i] the largest that is open to query i,
 
@@ -28,7 +35,8 @@ def blocked_dot_attention(
     The backward computes each block again. With u[i] = upstream[i] / total[i] and p[i, j] = u[i]·values[j],
 
     dvalues[j] = sum over i of e[i, j] u[i];  ds[i, j] = e[i, j] (p[i, j] - sum over k of e[i, k] p[i, k] / total[i])
-    dqueries[i] = scale · sum over j of ds[i, j] keys[j];  dkeys[j] = scale · sum over i of ds[i, j] queries[i]
+    dqueries[i] = scale · sum over j of ds[i, j] keys[j];  dkeys[j] = scale · sum over i of ds[i, j] queries[i], with
+    ds[i, j] (1 - (s[i, j] / softcap)²) for ds[i, j] if softcap is given
 
     Below LIMIT every score is finite, so that the mask alone hides keys, and a weight of 0 silences what it hides.
     Beyond it, and where a number is NaN, the plain formula is computed. Half types are computed in float32.
@@ -42,12 +50,15 @@ def blocked_dot_attention(
     # By Cauchy and Schwarz, no score is larger.
     dtype = precise(tf.convert_to_tensor(queries)).dtype
     finite = abs(scale) * 2 * LIMIT[dtype] <= dtype.max
-    score = Score(
-        lambda queries, keys: tf.matmul(queries, keys, transpose_b=True) * scale,
-        lambda rows, keys: tf.matmul(rows * scale, keys, transpose_b=True),
-        lambda slopes, rows, keys: (
-            tf.matmul(slopes, keys) * scale,
-            tf.matmul(slopes, rows * scale, transpose_a=True),
-        ),
-    )
+
+    def rows_scored(rows: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+        scores = tf.matmul(rows * scale, keys, transpose_b=True)
+        return scores if softcap is None else softcap * tf.tanh(scores / softcap)
+
+    def gradients(slopes: tf.Tensor, rows: tf.Tensor, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        if softcap is not None:
+            slopes *= 1.0 - tf.square(rows_scored(rows, keys) / softcap)
+        return tf.matmul(slopes, keys) * scale, tf.matmul(slopes, rows * scale, transpose_a=True)
+
+    score = Score(lambda queries, keys: _scaled_dot_score(queries, keys, scale, softcap), rows_scored, gradients)
     return attended(score, finite, values, mask, queries, keys)

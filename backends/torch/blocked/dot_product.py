@@ -21,6 +21,7 @@ from backends.torch.blocked.blocks import (
 )
 from backends.torch.masking import precise
 from backends.torch.pooling import _attention_pooling
+from backends.torch.scoring import _scaled_dot_score
 
 __all__ = ["blocked_dot_attention"]
 
@@ -36,23 +37,29 @@ LOG2_E = math.log2(math.e)
 
 
 def blocked_dot_attention(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    softcap: float | None = None,
 ) -> torch.Tensor:
     """Average the values by the softmax of scaled inner products, without keeping scores or weights.
 
-    context = attention_pooling(scale · queries keysᵀ, values, mask=mask), the context alone
+    context = attention_pooling(cap(scale · queries keysᵀ), values, mask=mask), the context alone, with
+    cap(x) = softcap · tanh(x / softcap), or x without softcap
 
     Head by head, some queries and some keys at a time, over the keys up to the last that is open. With s the scores, l
     of each query ln sum exp s, and g the gradient of the context, the backward computes each block again:
 
         p = exp(s - l);  ds = p (dp - sum of p dp), dp = g valuesᵀ;  dvalues = pᵀ g
-        dqueries = scale ds keys;  dkeys = scale dsᵀ queries
+        dqueries = scale ds keys;  dkeys = scale dsᵀ queries, with ds (1 - (s / softcap)²) for ds if softcap is given
 
     float16 and bfloat16 are computed in float32. It has first derivatives, in reverse mode; others raise RuntimeError.
     Where no gradient is requested and none of these keys is hidden, a head is scaled_dot_product_attention. The
     plain formula is taken where a score may be infinite, in a compiled function, and on other devices than a CPU.
     """
-    return dot_attention(queries, keys, values, mask, scale, False)[0]
+    return dot_attention(queries, keys, values, mask, scale, softcap, False)[0]
 
 
 @without_autocast
@@ -62,22 +69,29 @@ def dot_attention(
     values: torch.Tensor,
     mask: torch.Tensor | None,
     scale: float,
+    softcap: float | None,
     need_weights: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The context as of blocked_dot_attention, and the weights, which the backward then does not compute again."""
     narrow = need_weights and queries.dtype not in BOUND
     if torch.compiler.is_compiling() or narrow or queries.device.type != "cpu":
-        context, weights = pooled(queries, keys, values, mask, scale)
+        context, weights = pooled(queries, keys, values, mask, scale, softcap)
         return context, weights if need_weights else None
-    context, weights, _ = Attended.apply(queries, keys, values, mask, scale, need_weights, torch.is_grad_enabled())
+    keep = torch.is_grad_enabled()
+    context, weights, _ = Attended.apply(queries, keys, values, mask, scale, softcap, need_weights, keep)
     return context, weights if need_weights else None
 
 
 def pooled(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+    softcap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Context and weights by the plain formula."""
-    return _attention_pooling(queries @ keys.mT * scale, values, mask, None)
+    return _attention_pooling(_scaled_dot_score(queries, keys, scale, softcap), values, mask, None)
 
 
 class Attended(torch.autograd.Function):
@@ -90,6 +104,7 @@ class Attended(torch.autograd.Function):
         values: torch.Tensor,
         mask: torch.Tensor | None,
         scale: float,
+        softcap: float | None,
         need_weights: bool,
         keep: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -97,16 +112,16 @@ class Attended(torch.autograd.Function):
         weights = queries.new_empty(*queries.shape[:-1], keys.shape[-2]) if need_weights else queries.new_empty(0)
         sums = precise(queries).new_full(queries.shape[:-1], torch.inf)
         if not finite(queries, keys, scale):
-            context, pooled_weights = pooled(queries, keys, values, mask, scale)
+            context, pooled_weights = pooled(queries, keys, values, mask, scale, softcap)
             return context, pooled_weights if need_weights else weights, sums
         context = values.new_zeros(*queries.shape[:-1], values.shape[-1])
         for at, n, hidden in open_parts(queries, keys, mask):
             q, k, v = precise(queries[at]), precise(keys[at][:n]), seen(values[at][:n], hidden)
-            if n and hidden is None and not (keep or need_weights):
+            if n and hidden is None and softcap is None and not (keep or need_weights):
                 given = (array[None, None] for array in (q, k, v))
                 context[at] = torch.nn.functional.scaled_dot_product_attention(*given, scale=scale)[0, 0]
                 continue
-            q = q * (scale * LOG2_E)
+            q = q * factor_of(scale, softcap)
             if need_weights:
                 weights[at][:, n:] = 0.0
             for rows in blocks_of_rows(len(q), n, least=ROWS):
@@ -115,6 +130,8 @@ class Attended(torch.autograd.Function):
                 top, total = q.new_full((len(q[rows]), 1), -torch.inf), q.new_zeros(len(q[rows]), 1)
                 for part in parts:
                     torch.mm(q[rows], part.keys.t(), out=part.p)
+                    if softcap is not None:
+                        part.p.tanh_().mul_(softcap * LOG2_E)
                     if part.hidden is not None:
                         part.p.masked_fill_(part.hidden, -torch.inf)
                     torch.maximum(top, part.p.amax(dim=-1, keepdim=True), out=top)
@@ -135,7 +152,7 @@ class Attended(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         """Keep the arguments, and what was returned."""
-        *given, ctx.scale, ctx.need_weights, _ = inputs
+        *given, ctx.scale, ctx.softcap, ctx.need_weights, _ = inputs
         ctx.save_for_backward(*given, *output[1:])
         ctx.mark_non_differentiable(*output[1 if not ctx.need_weights else 2 :])
         ctx.set_materialize_grads(False)
@@ -144,8 +161,9 @@ class Attended(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradients of queries, keys and values."""
         with autocast_off(ctx.saved_tensors[0]):
-            results = AttendedGradients.apply(*gradients[:2], *ctx.saved_tensors, ctx.scale, ctx.need_weights)
-        return *results, None, None, None, None
+            options = ctx.scale, ctx.softcap, ctx.need_weights
+            results = AttendedGradients.apply(*gradients[:2], *ctx.saved_tensors, *options)
+        return *results, None, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
@@ -167,25 +185,32 @@ class AttendedGradients(torch.autograd.Function):
         weights: torch.Tensor,
         sums: torch.Tensor,
         scale: float,
+        softcap: float | None,
         need_weights: bool,
     ) -> tuple[torch.Tensor, ...]:
         """The gradients of queries, keys and values."""
         if gradient is None:
             gradient = values.new_zeros(*queries.shape[:-1], values.shape[-1])
         if not finite(queries, keys, scale):
+            plain = partial(pooled, mask=mask, scale=scale, softcap=softcap)
             cotangents = gradient, of_weights if need_weights else None
-            return plain_gradients(partial(pooled, mask=mask, scale=scale), (queries, keys, values), cotangents)
+            return plain_gradients(plain, (queries, keys, values), cotangents)
         d_queries, d_keys, d_values = (precise(torch.zeros_like(array)) for array in (queries, keys, values))
         for at, n, hidden in open_parts(queries, keys, mask):
             q, k, v = precise(queries[at]), precise(keys[at][:n]), seen(values[at][:n], hidden)
-            g, dk, dv, scaled = precise(gradient[at]), d_keys[at][:n], d_values[at][:n], q * (scale * LOG2_E)
+            g, dk, dv, scaled = precise(gradient[at]), d_keys[at][:n], d_values[at][:n], q * factor_of(scale, softcap)
             for rows in blocks_of_rows(len(q), n, least=ROWS):
                 returned = weights[at][rows, :n] if need_weights else None
                 parts = parts_of(q[rows], k, v, None if hidden is None else hidden[rows], returned)
                 slopes, mean = [torch.empty_like(part.p) for part in parts], q.new_zeros(len(q[rows]), 1)
-                for part, dp in zip(parts, slopes, strict=True):
+                capped = [] if softcap is None else [(scaled[rows] @ part.keys.t()).tanh_() for part in parts]
+                for index, (part, dp) in enumerate(zip(parts, slopes, strict=True)):
                     if not need_weights:
-                        torch.mm(scaled[rows], part.keys.t(), out=part.p).sub_(sums[at][rows, None]).exp2_()
+                        if softcap is None:
+                            torch.mm(scaled[rows], part.keys.t(), out=part.p)
+                        else:
+                            torch.mul(capped[index], softcap * LOG2_E, out=part.p)
+                        part.p.sub_(sums[at][rows, None]).exp2_()
                         if part.hidden is not None:
                             part.p.masked_fill_(part.hidden, 0.0)
                     torch.mm(g[rows], part.values.t(), out=dp)
@@ -193,9 +218,11 @@ class AttendedGradients(torch.autograd.Function):
                         dp += of_weights[at][rows, part.at]
                     # Not by g · c, which may differ in the last bit where one weight is 1, and the gradient 0.
                     mean += dp.mul_(part.p).sum(dim=-1, keepdim=True)
-                for part, ds in zip(parts, slopes, strict=True):
+                for index, (part, ds) in enumerate(zip(parts, slopes, strict=True)):
                     ds.addcmul_(part.p, mean, value=-1)
                     dv[part.at].addmm_(part.p.t(), g[rows])
+                    if softcap is not None:
+                        ds.mul_(1.0 - capped[index].square_())
                     d_queries[at][rows].addmm_(ds, part.keys, alpha=scale)
                     dk[part.at].addmm_(ds.t(), q[rows], alpha=scale)
             if hidden is not None:
@@ -244,6 +271,11 @@ def parts_of(
         return Part(at, p, keys[at], values[at], None if hidden is None else hidden[:, at])
 
     return [part(slice(first, min(first + KEYS, len(keys)))) for first in range(0, len(keys), KEYS)]
+
+
+def factor_of(scale: float, softcap: float | None) -> float:
+    """The factor of q·k in the exponent of 2, or in the tanh that bounds the score."""
+    return scale * LOG2_E if softcap is None else scale / softcap
 
 
 def finite(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> bool:

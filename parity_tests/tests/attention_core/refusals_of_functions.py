@@ -179,6 +179,10 @@ FUNCTIONS: Table = {
             lambda b, a: b.scaled_dot_score(a(2, 5, 4), a(2, 7, 4), scale=float("nan")),
             "scaled_dot_score: scale is nan, expected a finite number: factor of the scores; 1/√features if None.",
         ),
+        (
+            lambda b, a: b.scaled_dot_score(a(2, 5, 4), a(2, 7, 4), softcap=0.0),
+            "scaled_dot_score: softcap is 0.0, expected a finite number above 0: bound of the scores; none if None.",
+        ),
     ],
     MaskError: [
         (

@@ -281,6 +281,10 @@ CONSTRUCTORS = [
         "DotProductAttention: scale is inf, expected a finite number: factor of the scores; 1/√features if None.",
     ),
     (
+        {"query_size": 9, "num_heads": 3, "score": "additive", "softcap": 50.0},
+        "MultiHeadAttention: softcap is 50.0, expected None: score='additive' has no bound.",
+    ),
+    (
         {"input_size": 4, "hidden_size": 5, "num_layers": 1.5},
         "GRU: num_layers is 1.5, expected a whole number of at least 1: number of stacked recurrent layers.",
     ),

@@ -43,6 +43,8 @@ def test_scores_by_hand():
     assert_array_equal(reference.dot_score(queries, keys), [[[11.0, 0.0]]])
     assert_allclose(reference.scaled_dot_score(queries, keys), [[[11.0 / math.sqrt(2), 0.0]]])
     assert_array_equal(reference.scaled_dot_score(queries, keys, scale=0.25), [[[2.75, 0.0]]])
+    capped = reference.scaled_dot_score(queries, keys, scale=0.25, softcap=2.75)
+    assert_allclose(capped, [[[2.75 * math.tanh(1.0), 0.0]]])
     expected = [[[2 * math.tanh(4) - 3 * math.tanh(6), 2 * math.tanh(0) - 3 * math.tanh(2.5)]]]
     assert_allclose(reference.additive_score(queries, keys, np.array([2.0, -3.0])), expected, rtol=1e-15)
 

@@ -91,12 +91,13 @@ def function_of(name: str, kind: str, way: str) -> Callable[..., tuple[Any]]:
     package = backends.load(name)
 
     def compute(_: None, queries: Any, keys: Any, values: Any = None, mask: Any = None, w_v: Any = None) -> tuple[Any]:
-        if kind == "dot" and way != "plain":
-            return (package.blocked.blocked_dot_attention(queries, keys, values, mask, 0.5),)
+        softcap = 0.25 if kind == "bounded" else None
+        if kind in ("dot", "bounded") and way != "plain":
+            return (package.blocked.blocked_dot_attention(queries, keys, values, mask, 0.5, softcap),)
         if kind == "additive" and way != "plain":
             return (package.blocked.blocked_additive_attention(queries, keys, values, mask, w_v),)
-        if kind == "dot":
-            scores = package.scaled_dot_score(queries, keys, scale=0.5)
+        if kind in ("dot", "bounded"):
+            scores = package.scaled_dot_score(queries, keys, scale=0.5, softcap=softcap)
         else:
             scores = package.additive_score(queries, keys, w_v)
         return (scores if kind == "score" else package.attention_pooling(scores, values, mask=mask)[0],)

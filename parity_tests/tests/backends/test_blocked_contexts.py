@@ -79,6 +79,14 @@ def test_a_context_in_blocks_has_the_numbers_and_gradients_of_the_plain_formula(
 
 
 @pytest.mark.parametrize("name", ["padding", "heads, mixed"])
+def test_bounded_scores_have_the_numbers_and_gradients_of_the_plain_formula(backend: SimpleNamespace, name: str):
+    lead, mask = MASKS[name]
+    arrays, cotangent = drawn("bounded", *lead, mask=mask)
+    expected = plainly(backend, "bounded", arrays, cotangent)
+    assert_close(by_blocks(backend, "bounded", SMALL, arrays, cotangent), expected)
+
+
+@pytest.mark.parametrize("name", ["padding", "heads, mixed"])
 def test_scores_without_an_exponential_have_the_context_of_the_plain_formula(backend: SimpleNamespace, name: str):
     """That of a row, say, that only fills a block."""
     lead, mask = MASKS[name]
