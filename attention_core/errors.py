@@ -315,8 +315,8 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
                 f"{operator.title}: {tensor.name} has {len(shape)} {'axis' if len(shape) == 1 else 'axes'}, expected "
                 f"{tensor.layout_text}. {_missing_axes(tensor, shape, bound, True in with_heads)}{listed(shapes)}"
             )
-        if "heads?" in tensor.axes:
-            with_heads.setdefault("heads" in layout, tensor)
+        if "batch" in layout and {"heads?", "key_heads?"} & set(tensor.axes):
+            with_heads.setdefault(len(layout) == len(tensor.axes), tensor)
         for axis, size in zip(layout, shape, strict=True):
             if size is None or (tensor.broadcast and size == 1):
                 continue
@@ -326,7 +326,7 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
                     f"{operator.title}: axis '{axis}' is {size} in {tensor.name} but {expected} in {owner}. "
                     f"{_advice(axis, owner)} {listed(shapes)}"
                 )
-    if len(with_heads) == 2:
+    if len(with_heads) == 2 and not any("heads" in tensor.axes for tensor in operator.inputs):
         split, whole = with_heads[True].name, with_heads[False].name
         cure = f"Give {whole}[:, None], which is the same for every head." if with_heads[False].broadcast else None
         raise ShapeError(

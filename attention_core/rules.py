@@ -46,6 +46,21 @@ def position_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[st
         )
 
 
+def heads_in_groups(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse heads of queries that key heads cannot share evenly.
+
+    Raises: ShapeError.
+    """
+    heads, key_heads = axes.get("heads"), axes.get("key_heads")
+    if heads is not None and key_heads is not None and heads % max(key_heads, 1):
+        names = ("queries", "keys", "values", "mask")
+        shapes = {name: tuple(given[name].shape) for name in names if hasattr(given.get(name), "shape")}
+        raise ShapeError(
+            f"{title}: axis 'heads' is {heads}, expected a multiple of axis 'key_heads', which is {key_heads}. Every "
+            f"key head is read by as many query heads as the others. {listed(shapes)}"
+        )
+
+
 def position_for_each_step(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
     """Refuse a step beyond the last position.
 

@@ -26,8 +26,8 @@ DTYPES: dict[Kind, tuple[str, ...]] = {"floating": FLOATING, "integer": INTEGER,
 class Tensor:
     """An array argument or result: its axes by name, and the kind of number it holds.
 
-    An axis whose name ends in "?" may be left out. With `broadcast`, each axis has its size or 1. With `optional`, the
-    argument may be None. `layouts` are the allowed lists of axes, with and without those that may be left out, the
+    An axis whose name ends in "?" may be left out, and so may all such axes behind it, but not alone. With `broadcast`,
+    each axis has its size or 1. With `optional`, the argument may be None. `layouts` are the allowed lists of axes, the
     longest last; they are computed once, since every call reads them.
     """
 
@@ -40,11 +40,11 @@ class Tensor:
     layouts: tuple[tuple[str, ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        layouts: list[tuple[str, ...]] = [()]
-        for axis in self.axes:
-            name = axis.removesuffix("?")
-            longer = [(*layout, name) for layout in layouts]
-            layouts = [*layouts, *longer] if axis.endswith("?") else longer
+        left_out = [axis for axis in self.axes if axis.endswith("?")]
+        layouts = [
+            tuple(axis.removesuffix("?") for axis in self.axes if axis not in left_out[kept:])
+            for kept in range(len(left_out) + 1)
+        ]
         object.__setattr__(self, "layouts", tuple(layouts))
 
     @property
@@ -118,7 +118,7 @@ class Operator:
         def swapped(tensor: Tensor) -> Tensor:
             if tensor.name not in ("queries", "keys", "values", "context"):
                 return tensor
-            batch, steps, features = (axis for axis in tensor.axes if axis != "heads?")
+            batch, steps, features = (axis for axis in tensor.axes if not axis.endswith("heads?"))
             return replace(tensor, axes=(steps, batch, features))
 
         return replace(self, tensors=tuple(map(swapped, self.tensors)), outputs=tuple(map(swapped, self.outputs)))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attention_core.errors import OptionError, check_needed, check_unused
 from attention_core.operators.common import (
+    AINSLIE,
     BAHDANAU,
+    BIAS,
     CONTEXT,
     DROPOUT,
     DROPOUT_MASK,
@@ -22,7 +26,7 @@ from attention_core.operators.common import (
     WEIGHTS,
 )
 from attention_core.operators.scoring import COSINE_SCORE
-from attention_core.rules import position_for_each_key
+from attention_core.rules import heads_in_groups, position_for_each_key
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Rule, Tensor
 
 # ------------------------------------------------------------------------------------------------ options by name
@@ -59,13 +63,16 @@ def _attention_methods(
     query_axis: str,
     key_axis: str,
     memory_axis: str,
-    keywords: tuple[Tensor, ...] = (DROPOUT_MASK,),
+    keywords: tuple[Tensor, ...] = (BIAS, DROPOUT_MASK),
     rules: tuple[Rule, ...] = (),
+    key_heads: str = "heads?",
 ) -> tuple[Operator, ...]:
     queries = Tensor("queries", ("batch", "heads?", "queries", query_axis), "query vectors")
-    keys = Tensor("keys", ("batch", "heads?", "keys", key_axis), "key vectors, one for each value")
-    memory_keys = Tensor("memory.keys", ("batch", "heads?", "keys", memory_axis), "prepared keys")
-    memory_values = Tensor("memory.values", VALUES.axes, "prepared values")
+    keys = Tensor("keys", ("batch", key_heads, "keys", key_axis), "key vectors, one for each value")
+    values = replace(VALUES, axes=("batch", key_heads, "keys", "value_features"))
+    in_groups = (heads_in_groups,) if key_heads == "key_heads?" else ()
+    memory_keys = Tensor("memory.keys", ("batch", key_heads, "keys", memory_axis), "prepared keys")
+    memory_values = Tensor("memory.values", values.axes, "prepared values")
     memory_mask = Tensor("memory.mask", MASK.axes, "valid_lens and mask combined", "boolean", True, True)
     return (
         Operator(
@@ -73,9 +80,9 @@ def _attention_methods(
             summary="Project the keys and zero what no query may attend to, once for many queries.",
             formula="memory = (projected keys, values, mask), with keys and values 0 where no query may attend",
             source="this specification",
-            tensors=(keys, VALUES, VALID_LENS, MASK),
+            tensors=(keys, values, VALID_LENS, MASK),
             outputs=(memory_keys, memory_values, memory_mask),
-            rules=(position_for_each_key,),
+            rules=(position_for_each_key, *in_groups),
         ),
         Operator(
             name=f"{layer}.attend",
@@ -86,7 +93,7 @@ def _attention_methods(
             options=(NEED_WEIGHTS,),
             keyword_tensors=keywords,
             outputs=(CONTEXT, WEIGHTS),
-            rules=rules,
+            rules=(*in_groups, *rules),
             notes=_NOTHING_OPEN,
         ),
         Operator(
@@ -94,11 +101,11 @@ def _attention_methods(
             summary="Prepare the keys and values, and attend to them.",
             formula=formula,
             source=source,
-            tensors=(queries, keys, VALUES, VALID_LENS, MASK),
+            tensors=(queries, keys, values, VALID_LENS, MASK),
             options=(NEED_WEIGHTS,),
             keyword_tensors=keywords,
             outputs=(CONTEXT, WEIGHTS),
-            rules=(position_for_each_key, *rules),
+            rules=(position_for_each_key, *in_groups, *rules),
             notes=_NOTHING_OPEN + HIDDEN,
         ),
     )
@@ -115,7 +122,19 @@ DOT_PRODUCT_ATTENTION = Layer(
     source=VASWANI,
     options=(DROPOUT, SCALE, SOFTCAP, TIME_MAJOR),
     parameters=(),
-    methods=_attention_methods("DotProductAttention", _DOT_FORMULA, VASWANI, "features", "features", "features"),
+    methods=_attention_methods(
+        "DotProductAttention",
+        _DOT_FORMULA,
+        VASWANI,
+        "features",
+        "features",
+        "features",
+        key_heads="key_heads?",
+    ),
+    notes=(
+        "Keys and values may have fewer heads than queries: query head h reads key head ⌊h · key_heads / heads⌋. "
+        f"Source: {AINSLIE}."
+    ),
 )
 
 _ADDITIVE_FORMULA = "context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attention_core.specification import Option, Tensor
 
+AINSLIE = "Ainslie et al. 2023, section 2.2, arXiv:2305.13245"
 BAHDANAU = "Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473"
 CHILD = "Child et al. 2019, section 4.2, arXiv:1904.10509"
 CHO = "Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN"
@@ -52,6 +53,13 @@ MASK = Tensor(
     ("batch", "heads?", "queries", "keys"),
     "True where a query may attend to a key; combined with valid_lens by logical and",
     kind="boolean",
+    optional=True,
+    broadcast=True,
+)
+BIAS = Tensor(
+    "bias",
+    ("batch?", "heads?", "queries", "keys"),
+    "numbers added to the scores; -inf hides a key from a query",
     optional=True,
     broadcast=True,
 )

@@ -190,7 +190,7 @@ FROM_ADDITIVE_MASK = Operator(
     notes=(
         "The threshold is first rounded to the dtype of additive_mask, so that a fill with the same number is hidden "
         "in every dtype. Fills of -1e9, the lowest finite number and -inf are hidden, too, and so is NaN. A bias above "
-        "the threshold is open, and its value is lost."
+        "the threshold is open, and its value is lost; attention layers take one as bias."
     ),
 )
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from attention_core.errors import OptionError
 from attention_core.operators.attention import _QUERY_SIZE, CAPPED_SCORES, HIDDEN, score_option, scored
 from attention_core.operators.common import (
+    AINSLIE,
+    BIAS,
     DROPOUT,
     DROPOUT_MASK,
     MASK,
@@ -51,8 +53,8 @@ _HEADS_KEYS = Tensor("keys", ("batch", "keys", "key_size"), "key vectors, one fo
 _HEADS_VALUES = Tensor("values", ("batch", "keys", "value_size"), "value vectors, one for each key")
 
 _HEADS_MEMORY = (
-    Tensor("memory.keys", ("batch", "heads", "keys", "memory_features"), "prepared keys of each head"),
-    Tensor("memory.values", ("batch", "heads", "keys", "head_size"), "prepared values of each head"),
+    Tensor("memory.keys", ("batch", "key_heads", "keys", "memory_features"), "prepared keys of each head"),
+    Tensor("memory.values", ("batch", "key_heads", "keys", "head_size"), "prepared values of each head"),
     Tensor("memory.mask", ("batch", "heads", "queries", "keys"), MASK.meaning, "boolean", True, True),
 )
 
@@ -68,6 +70,12 @@ def _heads_sizes(config: Config) -> Sizes:
             f"MultiHeadAttention: hidden_size is {hidden}, expected a multiple of num_heads, which is {heads}. "
             "Every head has the same number of features."
         )
+    key_heads = config["num_key_heads"] or heads
+    if heads % key_heads:
+        raise OptionError(
+            f"MultiHeadAttention: num_heads is {heads}, expected a multiple of num_key_heads, which is {key_heads}. "
+            "Every key head is read by as many query heads as the others."
+        )
     return {
         **config,
         "hidden_size": hidden,
@@ -75,6 +83,8 @@ def _heads_sizes(config: Config) -> Sizes:
         "value_size": config["value_size"] or config["key_size"] or config["query_size"],
         "heads": heads,
         "head_size": hidden // heads,
+        "key_heads": key_heads,
+        "num_key_heads · head_size": key_heads * (hidden // heads),
     }
 
 
@@ -87,10 +97,11 @@ def _heads_inside(sizes: Sizes) -> dict[str, Part]:
 
 def _heads_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
     hidden, query = sizes["hidden_size"], sizes["query_size"]
+    of_keys = sizes["num_key_heads · head_size"]
     matrices: dict[str, tuple[int, ...]] = {
         "W_q": (hidden, query),
-        "W_k": (hidden, sizes["key_size"]),
-        "W_v": (hidden, sizes["value_size"]),
+        "W_k": (of_keys, sizes["key_size"]),
+        "W_v": (of_keys, sizes["value_size"]),
         "W_o": (query, hidden),
     }
     if not sizes["bias"]:
@@ -109,6 +120,9 @@ MULTI_HEAD_ATTENTION = Layer(
         Option("key_size", "int", "features of a key; query_size if None", "None", keyword_only=True),
         Option("value_size", "int", "features of a value; key_size if None", "None", keyword_only=True),
         Option("hidden_size", "int", "features of all heads together; query_size if None", "None", keyword_only=True),
+        Option(
+            "num_key_heads", "int", "number of heads of keys and values; num_heads if None", "None", keyword_only=True
+        ),
         score_option("scaled_dot"),
         NUM_POSITIONS,
         replace(SOFTCAP, meaning=f"{SOFTCAP.meaning}; of the scores {' and '.join(map(repr, CAPPED_SCORES))} only"),
@@ -118,12 +132,12 @@ MULTI_HEAD_ATTENTION = Layer(
     ),
     parameters=(
         Parameter("W_q", ("hidden_size", "query_size"), "projects queries", "query_size"),
-        Parameter("W_k", ("hidden_size", "key_size"), "projects keys", "key_size"),
-        Parameter("W_v", ("hidden_size", "value_size"), "projects values", "value_size"),
+        Parameter("W_k", ("num_key_heads · head_size", "key_size"), "projects keys", "key_size"),
+        Parameter("W_v", ("num_key_heads · head_size", "value_size"), "projects values", "value_size"),
         Parameter("W_o", ("query_size", "hidden_size"), "projects the heads' averages", "hidden_size"),
         Parameter("b_q", ("hidden_size",), "biases of the queries, if bias", "query_size"),
-        Parameter("b_k", ("hidden_size",), "biases of the keys, if bias", "key_size"),
-        Parameter("b_v", ("hidden_size",), "biases of the values, if bias", "value_size"),
+        Parameter("b_k", ("num_key_heads · head_size",), "biases of the keys, if bias", "key_size"),
+        Parameter("b_v", ("num_key_heads · head_size",), "biases of the values, if bias", "value_size"),
         Parameter("b_o", ("query_size",), "biases of the context, if bias", "hidden_size"),
     ),
     methods=(
@@ -143,7 +157,7 @@ MULTI_HEAD_ATTENTION = Layer(
             source=VASWANI_HEADS,
             tensors=(_HEADS_QUERIES, *_HEADS_MEMORY),
             options=(_PER_HEAD, NEED_WEIGHTS),
-            keyword_tensors=(_HEAD_MASK, _HEADS_DROPOUT),
+            keyword_tensors=(BIAS, _HEAD_MASK, _HEADS_DROPOUT),
             outputs=(_HEADS_CONTEXT, WEIGHTS),
             rules=(weights_per_head,),
             notes=_NOTHING_OPEN,
@@ -155,7 +169,7 @@ MULTI_HEAD_ATTENTION = Layer(
             source=VASWANI_HEADS,
             tensors=(_HEADS_QUERIES, _HEADS_KEYS, _HEADS_VALUES, VALID_LENS, MASK),
             options=(_PER_HEAD, NEED_WEIGHTS),
-            keyword_tensors=(_HEAD_MASK, _HEADS_DROPOUT),
+            keyword_tensors=(BIAS, _HEAD_MASK, _HEADS_DROPOUT),
             outputs=(_HEADS_CONTEXT, WEIGHTS),
             rules=(position_for_each_key, weights_per_head),
             notes=_NOTHING_OPEN + HIDDEN,
@@ -167,7 +181,9 @@ MULTI_HEAD_ATTENTION = Layer(
     parts={"scored": "the attention layer of score, whose parameters the heads share"},
     notes=(
         "query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the "
-        "rows from h·hidden_size/num_heads to (h + 1)·hidden_size/num_heads - 1 of W_q, W_k and W_v."
+        "rows from h·head_size to (h + 1)·head_size - 1 of W_q, W_k and W_v, with head_size = hidden_size/num_heads. "
+        "With num_key_heads, query head h reads key head ⌊h · num_key_heads / num_heads⌋, and has the rows of that of "
+        f"W_k and W_v: {AINSLIE}."
     ),
 )
 

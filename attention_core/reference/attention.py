@@ -17,8 +17,8 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.reference.arrays import Specified, inner, linear, promote
-from attention_core.reference.masking import attention_mask, open_keys
-from attention_core.reference.pooling import pool
+from attention_core.reference.masking import attention_mask, biased, open_keys
+from attention_core.reference.pooling import for_each_head, pool
 from attention_core.reference.scoring import (
     additive_score,
     cosine_score,
@@ -79,8 +79,9 @@ class Attention(Specified):
         memory = (projected keys, values, mask), with keys and values 0 where no query may attend
 
         Args:
-            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            keys: (batch, [key_heads? or heads], keys, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads? or heads], keys, value_features); value vectors, one for each key
             valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
@@ -91,6 +92,7 @@ class Attention(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         memory = zero_masked(
@@ -99,7 +101,13 @@ class Attention(Specified):
         return memory._replace(keys=self._project(memory.keys))
 
     def attend(
-        self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, dropout_mask: np.ndarray | None = None
+        self,
+        queries: np.ndarray,
+        memory: Memory,
+        *,
+        need_weights: bool = True,
+        bias: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend with queries to a prepared memory.
 
@@ -111,6 +119,8 @@ class Attention(Specified):
             queries: (batch, [heads], queries, features or query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -119,10 +129,15 @@ class Attention(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
+            ShapeError: heads of queries that key heads cannot share evenly
         """
-        self._check("attend", need_weights=need_weights, queries=queries, memory=memory, dropout_mask=dropout_mask)
-        scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
-        context, weights = pool(scores, memory.values, open_keys(scores, None, memory.mask), dropout_mask)
+        self._check(
+            "attend", need_weights=need_weights, queries=queries, memory=memory, bias=bias, dropout_mask=dropout_mask
+        )
+        queries = self._to_batch_first(promote(queries))
+        keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
+        scores = biased(self._score(queries, keys), bias)
+        context, weights = pool(scores, values, open_keys(scores, None, memory.mask), dropout_mask)
         return self._to_batch_first(context), weights if need_weights else None
 
     def __call__(
@@ -134,6 +149,7 @@ class Attention(Specified):
         mask: np.ndarray | None = None,
         *,
         need_weights: bool = True,
+        bias: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them.
@@ -145,13 +161,16 @@ class Attention(Specified):
 
         Args:
             queries: (batch, [heads], queries, features or query_size); query vectors
-            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            keys: (batch, [key_heads? or heads], keys, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads? or heads], keys, value_features); value vectors, one for each key
             valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -161,6 +180,7 @@ class Attention(Specified):
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
         Example:
             layer = attention.DotProductAttention()
             context, weights = layer(queries, keys, values, valid_lens)
@@ -173,10 +193,11 @@ class Attention(Specified):
             values=values,
             valid_lens=valid_lens,
             mask=mask,
+            bias=bias,
             dropout_mask=dropout_mask,
         )
         memory = self.prepare(keys, values, valid_lens, mask)
-        return self.attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
+        return self.attend(queries, memory, need_weights=need_weights, bias=bias, dropout_mask=dropout_mask)
 
     def _to_batch_first(self, array: np.ndarray) -> np.ndarray:
         """Swap the batch and time axes with time_major; else return the array unchanged."""
@@ -187,6 +208,9 @@ class DotProductAttention(Attention):
     """Attention by scaled inner products; it has no parameters.
 
     context, weights = attention_pooling(scaled_dot_score(queries, keys), values)
+
+    Keys and values may have fewer heads than queries: query head h reads key head ⌊h · key_heads / heads⌋. Source:
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
 
     Args:
         dropout (default 0.0): dropout rate of the weights in training
@@ -481,5 +505,9 @@ def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | N
         return Memory(keys, values, None)
     if mask is None and keys.ndim == 4:
         allowed = allowed[:, None]
-    seen = np.expand_dims(allowed.any(axis=-2), -1)
+    seen = allowed.any(axis=-2)
+    if keys.ndim >= 4 and allowed.ndim == 4 and allowed.shape[1] > keys.shape[-3]:  # heads in groups
+        groups = keys.shape[-3], seen.shape[1] // keys.shape[-3]
+        seen = seen.reshape(seen.shape[0], *groups, seen.shape[-1]).any(axis=2)
+    seen = np.expand_dims(seen, -1)
     return Memory(np.where(seen, keys, 0.0), np.where(seen, values, 0.0), allowed)

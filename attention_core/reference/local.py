@@ -81,7 +81,7 @@ class LocalAttention(ScoredAttention):
             time_major=time_major,
         )
 
-    def attend(
+    def attend(  # type: ignore[override]
         self,
         queries: np.ndarray,
         memory: Memory,
@@ -147,7 +147,7 @@ class LocalAttention(ScoredAttention):
             weights = weights * near
         return self._to_batch_first(context), weights if need_weights else None
 
-    def __call__(
+    def __call__(  # type: ignore[override]
         self,
         queries: np.ndarray,
         keys: np.ndarray,

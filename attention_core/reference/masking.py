@@ -21,7 +21,7 @@ from attention_core.operators.masking import (
     TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
-from attention_core.reference.arrays import check, promote
+from attention_core.reference.arrays import align, check, promote
 
 __all__ = [
     "attention_mask",
@@ -301,7 +301,7 @@ def from_additive_mask(additive_mask: np.ndarray, *, threshold: float = -1e4) ->
 
     The threshold is first rounded to the dtype of additive_mask, so that a fill with the same number is hidden in every
     dtype. Fills of -1e9, the lowest finite number and -inf are hidden, too, and so is NaN. A bias above the threshold
-    is open, and its value is lost.
+    is open, and its value is lost; attention layers take one as bias.
 
     Args:
         additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers added to the scores: 0 for an
@@ -397,6 +397,14 @@ def open_keys(scores: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarra
     if mask is None and scores.ndim == 4:
         allowed = allowed[:, None]
     return seen & allowed
+
+
+def biased(scores: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+    """Add a bias, if any, to the scores; one of -inf hides a key, whatever its score."""
+    if bias is None:
+        return scores
+    bias = align(promote(bias), 2, scores.ndim)
+    return np.where(bias.real == -np.inf, -np.inf, scores + bias)
 
 
 def softmax_over(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:

@@ -11,8 +11,8 @@ from attention_core.differentiation import gradients
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from attention_core.reference.arrays import check, linear, promote
 from attention_core.reference.attention import Memory, ScoredAttention
-from attention_core.reference.masking import attention_mask
-from attention_core.reference.pooling import pool
+from attention_core.reference.masking import attention_mask, biased
+from attention_core.reference.pooling import for_each_head, pool
 from attention_core.specification import Layer
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
@@ -26,7 +26,9 @@ class MultiHeadAttention(ScoredAttention):
     keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
     query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the rows
-    from h·hidden_size/num_heads to (h + 1)·hidden_size/num_heads - 1 of W_q, W_k and W_v.
+    from h·head_size to (h + 1)·head_size - 1 of W_q, W_k and W_v, with head_size = hidden_size/num_heads. With
+    num_key_heads, query head h reads key head ⌊h · num_key_heads / num_heads⌋, and has the rows of that of W_k and W_v:
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
 
     Args:
         query_size: features of a query
@@ -34,6 +36,7 @@ class MultiHeadAttention(ScoredAttention):
         key_size (default None): features of a key; query_size if None
         value_size (default None): features of a value; key_size if None
         hidden_size (default None): features of all heads together; query_size if None
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'location', 'gaussian'
         num_positions (default None): number of positions to score, for score='location' only
@@ -44,12 +47,12 @@ class MultiHeadAttention(ScoredAttention):
             heads
     Parameters:
         W_q: (hidden_size, query_size), projects queries
-        W_k: (hidden_size, key_size), projects keys
-        W_v: (hidden_size, value_size), projects values
+        W_k: (num_key_heads · head_size, key_size), projects keys
+        W_v: (num_key_heads · head_size, value_size), projects values
         W_o: (query_size, hidden_size), projects the heads' averages
         b_q: (hidden_size,), biases of the queries, if bias
-        b_k: (hidden_size,), biases of the keys, if bias
-        b_v: (hidden_size,), biases of the values, if bias
+        b_k: (num_key_heads · head_size,), biases of the keys, if bias
+        b_v: (num_key_heads · head_size,), biases of the values, if bias
         b_o: (query_size,), biases of the context, if bias
         scored.*: the attention layer of score, whose parameters the heads share
     Raises:
@@ -70,6 +73,7 @@ class MultiHeadAttention(ScoredAttention):
         key_size: int | None = None,
         value_size: int | None = None,
         hidden_size: int | None = None,
+        num_key_heads: int | None = None,
         score: str = "scaled_dot",
         num_positions: int | None = None,
         softcap: float | None = None,
@@ -83,6 +87,7 @@ class MultiHeadAttention(ScoredAttention):
             key_size=key_size,
             value_size=value_size,
             hidden_size=hidden_size,
+            num_key_heads=num_key_heads,
             score=score,
             num_positions=num_positions,
             softcap=softcap,
@@ -134,6 +139,7 @@ class MultiHeadAttention(ScoredAttention):
         *,
         per_head: bool = False,
         need_weights: bool = True,
+        bias: np.ndarray | None = None,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
@@ -150,6 +156,8 @@ class MultiHeadAttention(ScoredAttention):
             memory: as `prepare` returns it
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -168,14 +176,17 @@ class MultiHeadAttention(ScoredAttention):
             need_weights=need_weights,
             queries=queries,
             memory=memory,
+            bias=bias,
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        scores = self._score(self._split(self._projected("q", self._to_batch_first(promote(queries)))), memory.keys)
+        queries = self._split(self._projected("q", self._to_batch_first(promote(queries))))
+        keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
+        scores = biased(self._score(queries, keys), bias)
         allowed = scores.real != -np.inf
         if memory.mask is not None:
             allowed = allowed & memory.mask
-        context, weights = pool(scores, memory.values, allowed, dropout_mask)
+        context, weights = pool(scores, values, allowed, dropout_mask)
         if head_mask is not None:
             factors = promote(head_mask)
             if factors.ndim < context.ndim - 2:  # one factor for all sequences
@@ -198,6 +209,7 @@ class MultiHeadAttention(ScoredAttention):
         *,
         per_head: bool = False,
         need_weights: bool = True,
+        bias: np.ndarray | None = None,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
@@ -220,6 +232,8 @@ class MultiHeadAttention(ScoredAttention):
                 may attend to a key; combined with valid_lens by logical and
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -245,20 +259,22 @@ class MultiHeadAttention(ScoredAttention):
             values=values,
             valid_lens=valid_lens,
             mask=mask,
+            bias=bias,
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
         memory = self.prepare(keys, values, valid_lens, mask)
         options = {"per_head": per_head, "need_weights": need_weights}
-        return self.attend(queries, memory, **options, head_mask=head_mask, dropout_mask=dropout_mask)
+        return self.attend(queries, memory, **options, bias=bias, head_mask=head_mask, dropout_mask=dropout_mask)
 
     def _projected(self, which: str, inputs: np.ndarray) -> np.ndarray:
         """W x + b, by the projection of that letter."""
         return linear(inputs, self.parameters[f"W_{which}"], self.parameters.get(f"b_{which}"))
 
     def _split(self, array: np.ndarray) -> np.ndarray:
-        """(batch, steps, hidden_size) as (batch, heads, steps, features of a head)."""
-        return array.reshape(*array.shape[:-1], self.sizes["heads"], self.sizes["head_size"]).swapaxes(-2, -3)
+        """(batch, steps, features of all heads) as (batch, heads, steps, features of a head)."""
+        size = self.sizes["head_size"]
+        return array.reshape(*array.shape[:-1], array.shape[-1] // size, size).swapaxes(-2, -3)
 
 
 Losses = Callable[[np.ndarray], np.ndarray]

@@ -58,6 +58,12 @@ def pool(
     return average(weights, values, allowed, dropout_mask), weights
 
 
+def for_each_head(array: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """Keys or values with as many heads as the queries: head h of these has head ⌊h · key_heads / heads⌋."""
+    heads, key_heads = queries.shape[-3], array.shape[-3]
+    return array if heads == key_heads else np.repeat(array, heads // key_heads, axis=-3)
+
+
 def average(
     weights: np.ndarray, values: np.ndarray, allowed: np.ndarray, dropout_mask: np.ndarray | None = None
 ) -> np.ndarray:

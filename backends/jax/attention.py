@@ -24,9 +24,9 @@ from backends.jax.arrays import Lengths
 from backends.jax.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_attention
 from backends.jax.blocked.choice import use_blocks
 from backends.jax.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
-from backends.jax.masking import _attention_mask, open_keys, softmax_over
+from backends.jax.masking import _attention_mask, aligned, biased, open_keys, open_to, softmax_over
 from backends.jax.module import Specified, at_dtype, cast, drawn, drawn_mask, dropout_layer, drops
-from backends.jax.pooling import average
+from backends.jax.pooling import average, for_each_head
 from backends.jax.scoring import (
     _additive_score,
     _cosine_score,
@@ -81,8 +81,9 @@ class Attention(Specified):
         memory = (projected keys, values, mask), with keys and values 0 where no query may attend
 
         Args:
-            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            keys: (batch, [key_heads? or heads], keys, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads? or heads], keys, value_features); value vectors, one for each key
             valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
@@ -93,13 +94,20 @@ class Attention(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return self._prepare(keys, values, valid_lens, mask)
 
     @at_dtype
     def attend(
-        self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, dropout_mask: jax.Array | None = None
+        self,
+        queries: jax.Array,
+        memory: Memory,
+        *,
+        need_weights: bool = True,
+        bias: jax.Array | None = None,
+        dropout_mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
 
@@ -111,6 +119,8 @@ class Attention(Specified):
             queries: (batch, [heads], queries, features or query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -119,9 +129,12 @@ class Attention(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
+            ShapeError: heads of queries that key heads cannot share evenly
         """
-        self._check("attend", queries=queries, memory=memory, need_weights=need_weights, dropout_mask=dropout_mask)
-        return self._attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
+        self._check(
+            "attend", queries=queries, memory=memory, need_weights=need_weights, bias=bias, dropout_mask=dropout_mask
+        )
+        return self._attend(queries, memory, need_weights=need_weights, bias=bias, dropout_mask=dropout_mask)
 
     @at_dtype
     def __call__(
@@ -133,6 +146,7 @@ class Attention(Specified):
         mask: jax.Array | None = None,
         *,
         need_weights: bool = True,
+        bias: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | Any]:
         """Prepare the keys and values, and attend to them.
@@ -144,13 +158,16 @@ class Attention(Specified):
 
         Args:
             queries: (batch, [heads], queries, features or query_size); query vectors
-            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            keys: (batch, [key_heads? or heads], keys, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads? or heads], keys, value_features); value vectors, one for each key
             valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -160,13 +177,15 @@ class Attention(Specified):
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
         Example:
             layer = attention.DotProductAttention()
             context, weights = layer(queries, keys, values, valid_lens)
         """
-        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
+        options: dict[str, Any] = {"need_weights": need_weights, "bias": bias, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        memory = self._prepare_for(queries, keys, values, valid_lens, mask, **options)
+        opened = open_to(mask, bias)
+        memory = self._prepare_for(queries, keys, values, valid_lens, opened, need_weights, dropout_mask)
         return self._attend(queries, memory, **options)
 
     def _prepare(
@@ -176,32 +195,49 @@ class Attention(Specified):
         return memory._replace(keys=self._project(memory.keys))
 
     def _attend(
-        self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, dropout_mask: jax.Array | None = None
+        self,
+        queries: jax.Array,
+        memory: Memory,
+        *,
+        need_weights: bool = True,
+        bias: jax.Array | None = None,
+        dropout_mask: jax.Array | None = None,
     ) -> Answer:
-        context, weights = self._pool(self, self._to_batch_first(queries), memory, need_weights, dropout_mask)
+        context, weights = self._pool(self, self._to_batch_first(queries), memory, need_weights, bias, dropout_mask)
         return self._to_batch_first(context), weights
 
     def _pool(
-        self, scored: Attention, queries: jax.Array, memory: Memory, need_weights: bool, dropout_mask: jax.Array | None
+        self,
+        scored: Attention,
+        queries: jax.Array,
+        memory: Memory,
+        need_weights: bool,
+        bias: jax.Array | None,
+        dropout_mask: jax.Array | None,
     ) -> Answer:
         """Pool by the score of this layer or of one inside it, in blocks if sizes warrant it and nothing is dropped.
 
-        context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
+        context, weights = attention_pooling(scored.score(queries, memory.keys) + bias, memory.values)
         """
         dropped = dropout_mask is not None or drops(self.dropout)
-        blocked = None if dropped else scored._in_blocks(queries, memory, need_weights)
+        blocked = None if dropped else scored._in_blocks(queries, memory, need_weights, bias)
         if blocked is not None:
             return blocked
+        memory = in_heads(memory, queries)
         scores = scored._score(queries, memory.keys)
+        if bias is not None:
+            scores = biased(scores, bias)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores)
         allowed = open_keys(scores, memory.mask)
         weights = softmax_over(scores, allowed)
         # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
-        context = average(weights, memory.values, None if scored._bounded else allowed, dropout_mask)
+        context = average(weights, memory.values, None if scored._bounded and bias is None else allowed, dropout_mask)
         return context, weights if need_weights else None
 
-    def _in_blocks(self, queries: jax.Array, memory: Memory, need_weights: bool) -> Answer | None:
+    def _in_blocks(
+        self, queries: jax.Array, memory: Memory, need_weights: bool, bias: jax.Array | None
+    ) -> Answer | None:
         """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
 
         Inner products and additive scores do, for the context alone.
@@ -210,12 +246,16 @@ class Attention(Specified):
             return None
         scale = self._dot_scale(queries.shape[-1])
         if scale is not None and use_blocks(queries, memory.keys, DOT_MIN_ELEMENTS):
-            return blocked_dot_attention(queries, *memory, scale=scale, softcap=self.sizes.get("softcap")), None
+            added = None if bias is None else aligned(bias, queries.ndim)
+            softcap = self.sizes.get("softcap")
+            return blocked_dot_attention(queries, *memory, scale=scale, softcap=softcap, bias=added), None
         # Of queries and keys it is the keys that are projected by now.
         terms = None
-        if use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):
+        if bias is None and use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):
             terms = self._additive_terms(queries)
-        return None if terms is None else (blocked_additive_attention(terms[0], *memory, terms[1]), None)
+        if terms is None:
+            return None
+        return blocked_additive_attention(terms[0], *in_heads(memory, queries), terms[1]), None
 
     def _project(self, keys: jax.Array) -> jax.Array:
         """Project the keys: the identity, unless a layer overrides it."""
@@ -262,6 +302,9 @@ class DotProductAttention(Attention):
     """Attention by scaled inner products; it has no parameters.
 
     context, weights = attention_pooling(scaled_dot_score(queries, keys), values)
+
+    Keys and values may have fewer heads than queries: query head h reads key head ⌊h · key_heads / heads⌋. Source:
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
 
     Args:
         dropout (default 0.0): dropout rate of the weights in training
@@ -665,12 +708,21 @@ class ScoredAttention(Attention):
         return self.scored._score(queries, keys)
 
 
+def in_heads(memory: Memory, queries: jax.Array) -> Memory:
+    """The memory with as many heads of keys and values as the queries have."""
+    keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
+    return memory._replace(keys=keys, values=values)
+
+
 def zero_masked(keys: jax.Array, values: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None) -> Memory:
     """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
     allowed = one_mask(keys, valid_lens, mask)
     if allowed is None:
         return Memory(keys, values, None)
-    seen = jnp.any(allowed, axis=-2)[..., None]
+    seen = jnp.any(allowed, axis=-2)
+    if keys.ndim == 4 and seen.shape[1] > keys.shape[1]:  # heads in groups
+        seen = jnp.any(seen.reshape(len(seen), keys.shape[1], seen.shape[1] // keys.shape[1], seen.shape[-1]), axis=2)
+    seen = seen[..., None]
     return Memory(jnp.where(seen, keys, 0.0), jnp.where(seen, values, 0.0), allowed)
 
 

@@ -100,7 +100,7 @@ class LocalAttention(ScoredAttention):
             self.v_p = drawn((hidden_size,), hidden_size, param_dtype, rngs)
 
     @at_dtype
-    def attend(
+    def attend(  # type: ignore[override]
         self,
         queries: jax.Array,
         memory: Memory,
@@ -139,7 +139,7 @@ class LocalAttention(ScoredAttention):
         return self._attend(queries, memory, **options)
 
     @at_dtype
-    def __call__(
+    def __call__(  # type: ignore[override]
         self,
         queries: jax.Array,
         keys: jax.Array,
@@ -190,7 +190,7 @@ class LocalAttention(ScoredAttention):
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
         return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
 
-    def _attend(
+    def _attend(  # type: ignore[override]
         self,
         queries: jax.Array,
         memory: Memory,

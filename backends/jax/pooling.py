@@ -60,6 +60,13 @@ def _attention_pooling(
     return average(weights, values, allowed, dropout_mask), weights
 
 
+def for_each_head(array: jax.Array, queries: jax.Array) -> jax.Array:
+    """Keys or values with as many heads as the queries: head h of these has head ⌊h · key_heads / heads⌋."""
+    if array.ndim < 4 or array.shape[1] == queries.shape[1]:
+        return array
+    return jnp.repeat(array, queries.shape[1] // array.shape[1], axis=1)
+
+
 def average(
     weights: jax.Array, values: jax.Array, allowed: jax.Array | None, dropout_mask: jax.Array | None
 ) -> jax.Array:

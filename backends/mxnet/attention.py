@@ -19,9 +19,9 @@ from attention_core.operators.attention import (
 )
 from attention_core.specification import Part
 from backends.mxnet.arrays import Lengths
-from backends.mxnet.masking import _attention_mask, open_keys, softmax_over
+from backends.mxnet.masking import _attention_mask, biased, open_keys, open_to, softmax_over
 from backends.mxnet.module import Number, Specified, Uniform, drawn_mask, initialise, linear, projected
-from backends.mxnet.pooling import average, shown
+from backends.mxnet.pooling import average, for_each_head, shown
 from backends.mxnet.scoring import (
     _additive_score,
     _cosine_score,
@@ -75,8 +75,9 @@ class Attention(Specified):
         memory = (projected keys, values, mask), with keys and values 0 where no query may attend
 
         Args:
-            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            keys: (batch, [key_heads? or heads], keys, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads? or heads], keys, value_features); value vectors, one for each key
             valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
@@ -87,12 +88,19 @@ class Attention(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return self._prepare(keys, values, valid_lens, mask)
 
     def attend(
-        self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, dropout_mask: np.ndarray | None = None
+        self,
+        queries: np.ndarray,
+        memory: Memory,
+        *,
+        need_weights: bool = True,
+        bias: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend with queries to a prepared memory.
 
@@ -104,6 +112,8 @@ class Attention(Specified):
             queries: (batch, [heads], queries, features or query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -112,9 +122,12 @@ class Attention(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
+            ShapeError: heads of queries that key heads cannot share evenly
         """
-        self._check("attend", queries=queries, memory=memory, need_weights=need_weights, dropout_mask=dropout_mask)
-        return self._attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
+        self._check(
+            "attend", queries=queries, memory=memory, need_weights=need_weights, bias=bias, dropout_mask=dropout_mask
+        )
+        return self._attend(queries, memory, need_weights=need_weights, bias=bias, dropout_mask=dropout_mask)
 
     def __call__(
         self,
@@ -125,6 +138,7 @@ class Attention(Specified):
         mask: np.ndarray | None = None,
         *,
         need_weights: bool = True,
+        bias: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them.
@@ -136,13 +150,16 @@ class Attention(Specified):
 
         Args:
             queries: (batch, [heads], queries, features or query_size); query vectors
-            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            keys: (batch, [key_heads? or heads], keys, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads? or heads], keys, value_features); value vectors, one for each key
             valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -152,11 +169,12 @@ class Attention(Specified):
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
         Example:
             layer = attention.DotProductAttention()
             context, weights = layer(queries, keys, values, valid_lens)
         """
-        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
+        options: dict[str, Any] = {"need_weights": need_weights, "bias": bias, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
         return super().__call__(queries, keys, values, valid_lens, mask, options)
 
@@ -167,9 +185,15 @@ class Attention(Specified):
         return memory._replace(keys=self._project(memory.keys))
 
     def _attend(
-        self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, dropout_mask: np.ndarray | None = None
+        self,
+        queries: np.ndarray,
+        memory: Memory,
+        *,
+        need_weights: bool = True,
+        bias: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
     ) -> Answer:
-        context, weights = self._pool(self, self._to_batch_first(queries), memory, need_weights, dropout_mask)
+        context, weights = self._pool(self, self._to_batch_first(queries), memory, need_weights, bias, dropout_mask)
         return self._to_batch_first(context), weights
 
     def _pool(
@@ -178,19 +202,23 @@ class Attention(Specified):
         queries: np.ndarray,
         memory: Memory,
         need_weights: bool,
+        bias: np.ndarray | None,
         dropout_mask: np.ndarray | None,
     ) -> Answer:
         """Pool by the score of this layer or of one inside it.
 
-        context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
+        context, weights = attention_pooling(scored.score(queries, memory.keys) + bias, memory.values)
         """
+        memory = in_heads(memory, queries)
         scores = scored._score(queries, memory.keys)
+        if bias is not None:
+            scores = biased(scores, bias)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores.shape, scores)
         allowed = open_keys(scores, memory.mask)
         weights = softmax_over(scores, allowed)
         # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
-        context = average(weights, memory.values, None if scored._bounded else allowed, dropout_mask)
+        context = average(weights, memory.values, None if scored._bounded and bias is None else allowed, dropout_mask)
         return context, weights if need_weights else None
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
@@ -215,13 +243,18 @@ class Attention(Specified):
         options: Mapping[str, Any],
     ) -> Answer:
         """Gluon enters here, with positional arguments alone."""
-        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
+        return self._attend(
+            queries, self._prepare(keys, values, valid_lens, open_to(mask, options.get("bias"))), **options
+        )
 
 
 class DotProductAttention(Attention):
     """Attention by scaled inner products; it has no parameters.
 
     context, weights = attention_pooling(scaled_dot_score(queries, keys), values)
+
+    Keys and values may have fewer heads than queries: query head h reads key head ⌊h · key_heads / heads⌋. Source:
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
 
     Args:
         dropout (default 0.0): dropout rate of the weights in training
@@ -633,6 +666,12 @@ class ScoredAttention(Attention):
         return self.scored._score(queries, keys)
 
 
+def in_heads(memory: Memory, queries: np.ndarray) -> Memory:
+    """The memory with as many heads of keys and values as the queries have."""
+    keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
+    return memory._replace(keys=keys, values=values)
+
+
 def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None, mask: np.ndarray | None) -> Memory:
     """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
     allowed = _attention_mask(keys.shape[-2], valid_lens, mask, keys.ctx)
@@ -640,6 +679,9 @@ def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None
         return Memory(keys, values, None)
     if allowed.ndim < keys.ndim:
         allowed = allowed[:, None]
-    seen = np.expand_dims(np.any(allowed, axis=-2), -1)
+    seen = np.any(allowed, axis=-2)
+    if keys.ndim == 4 and seen.shape[1] > keys.shape[1]:  # heads in groups
+        seen = np.any(seen.reshape(len(seen), keys.shape[1], seen.shape[1] // keys.shape[1], seen.shape[-1]), axis=2)
+    seen = np.expand_dims(seen, -1)
     visible = shown(seen, keys)
     return Memory(visible, visible if values is keys else shown(seen, values), allowed)  # a decoder's are the same

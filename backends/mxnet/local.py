@@ -96,7 +96,7 @@ class LocalAttention(ScoredAttention):
                 self.v_p = self.params.get("v_p", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
         initialise(self)
 
-    def attend(
+    def attend(  # type: ignore[override]
         self,
         queries: np.ndarray,
         memory: Memory,
@@ -134,7 +134,7 @@ class LocalAttention(ScoredAttention):
         self._check("attend", queries=queries, memory=memory, **options)
         return self._attend(queries, memory, **options)
 
-    def __call__(
+    def __call__(  # type: ignore[override]
         self,
         queries: np.ndarray,
         keys: np.ndarray,
@@ -185,7 +185,7 @@ class LocalAttention(ScoredAttention):
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
         return super(Attention, self).__call__(queries, keys, values, valid_lens, mask, options)  # Gluon's
 
-    def _attend(
+    def _attend(  # type: ignore[override]
         self,
         queries: np.ndarray,
         memory: Memory,

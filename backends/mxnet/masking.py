@@ -319,7 +319,7 @@ def from_additive_mask(additive_mask: np.ndarray, *, threshold: float = -1e4) ->
 
     The threshold is first rounded to the dtype of additive_mask, so that a fill with the same number is hidden in every
     dtype. Fills of -1e9, the lowest finite number and -inf are hidden, too, and so is NaN. A bias above the threshold
-    is open, and its value is lost.
+    is open, and its value is lost; attention layers take one as bias.
 
     Args:
         additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers added to the scores: 0 for an
@@ -406,6 +406,31 @@ def open_keys(scores: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     if mask is None:
         return seen
     return seen * (mask if mask.ndim == scores.ndim else mask[:, None])
+
+
+def biased(scores: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """Add a bias to the scores; one of -inf hides a key, whatever its score."""
+    if scores.size == 0:
+        return scores
+    bias = aligned(bias, scores.ndim)
+    hidden = np.broadcast_to(bias == -np.inf, scores.shape)
+    return np.where(hidden, np.full_like(scores, -np.inf), scores + bias)
+
+
+def open_to(mask: np.ndarray | None, bias: np.ndarray | None) -> np.ndarray | None:
+    """The mask, with what a bias of -inf hides."""
+    if bias is None:
+        return mask
+    opened = bias != -np.inf
+    if mask is None:
+        return aligned(opened, max(opened.ndim, 3))
+    rank = max(opened.ndim, mask.ndim)
+    return aligned(opened, rank) * aligned(mask, rank)
+
+
+def aligned(array: np.ndarray, rank: int) -> np.ndarray:
+    """The array with an axis of size 1 for those of batch and heads that it leaves out."""
+    return array.reshape(*array.shape[:-2], *(1,) * (rank - array.ndim), *array.shape[-2:])
 
 
 def softmax_over(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:

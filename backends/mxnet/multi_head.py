@@ -26,7 +26,9 @@ class MultiHeadAttention(ScoredAttention):
     keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
     query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the rows
-    from h·hidden_size/num_heads to (h + 1)·hidden_size/num_heads - 1 of W_q, W_k and W_v.
+    from h·head_size to (h + 1)·head_size - 1 of W_q, W_k and W_v, with head_size = hidden_size/num_heads. With
+    num_key_heads, query head h reads key head ⌊h · num_key_heads / num_heads⌋, and has the rows of that of W_k and W_v:
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
 
     Args:
         query_size: features of a query
@@ -34,6 +36,7 @@ class MultiHeadAttention(ScoredAttention):
         key_size (default None): features of a key; query_size if None
         value_size (default None): features of a value; key_size if None
         hidden_size (default None): features of all heads together; query_size if None
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'location', 'gaussian'
         num_positions (default None): number of positions to score, for score='location' only
@@ -47,12 +50,12 @@ class MultiHeadAttention(ScoredAttention):
         params: a ParameterDict whose parameters are shared
     Parameters:
         W_q: (hidden_size, query_size), projects queries
-        W_k: (hidden_size, key_size), projects keys
-        W_v: (hidden_size, value_size), projects values
+        W_k: (num_key_heads · head_size, key_size), projects keys
+        W_v: (num_key_heads · head_size, value_size), projects values
         W_o: (query_size, hidden_size), projects the heads' averages
         b_q: (hidden_size,), biases of the queries, if bias
-        b_k: (hidden_size,), biases of the keys, if bias
-        b_v: (hidden_size,), biases of the values, if bias
+        b_k: (num_key_heads · head_size,), biases of the keys, if bias
+        b_v: (num_key_heads · head_size,), biases of the values, if bias
         b_o: (query_size,), biases of the context, if bias
         scored.*: the attention layer of score, whose parameters the heads share
     Raises:
@@ -73,6 +76,7 @@ class MultiHeadAttention(ScoredAttention):
         key_size: int | None = None,
         value_size: int | None = None,
         hidden_size: int | None = None,
+        num_key_heads: int | None = None,
         score: str = "scaled_dot",
         num_positions: int | None = None,
         softcap: float | None = None,
@@ -89,6 +93,7 @@ class MultiHeadAttention(ScoredAttention):
             key_size=key_size,
             value_size=value_size,
             hidden_size=hidden_size,
+            num_key_heads=num_key_heads,
             score=score,
             num_positions=num_positions,
             softcap=softcap,
@@ -98,11 +103,11 @@ class MultiHeadAttention(ScoredAttention):
             prefix=prefix,
             params=params,
         )
-        hidden_size = self.sizes["hidden_size"]
+        hidden_size, of_keys = self.sizes["hidden_size"], self.sizes["num_key_heads · head_size"]
         with self.name_scope():
             self.W_q = linear(query_size, hidden_size, use_bias=bias, dtype=dtype)
-            self.W_k = linear(self.sizes["key_size"], hidden_size, use_bias=bias, dtype=dtype)
-            self.W_v = linear(self.sizes["value_size"], hidden_size, use_bias=bias, dtype=dtype)
+            self.W_k = linear(self.sizes["key_size"], of_keys, use_bias=bias, dtype=dtype)
+            self.W_v = linear(self.sizes["value_size"], of_keys, use_bias=bias, dtype=dtype)
             self.W_o = linear(hidden_size, query_size, use_bias=bias, dtype=dtype)
             self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype)
         initialise(self)
@@ -138,6 +143,7 @@ class MultiHeadAttention(ScoredAttention):
         *,
         per_head: bool = False,
         need_weights: bool = True,
+        bias: np.ndarray | None = None,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
@@ -154,6 +160,8 @@ class MultiHeadAttention(ScoredAttention):
             memory: as `prepare` returns it
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -169,6 +177,7 @@ class MultiHeadAttention(ScoredAttention):
         options: dict[str, Any] = {
             "per_head": per_head,
             "need_weights": need_weights,
+            "bias": bias,
             "head_mask": head_mask,
             "dropout_mask": dropout_mask,
         }
@@ -185,6 +194,7 @@ class MultiHeadAttention(ScoredAttention):
         *,
         per_head: bool = False,
         need_weights: bool = True,
+        bias: np.ndarray | None = None,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
@@ -207,6 +217,8 @@ class MultiHeadAttention(ScoredAttention):
                 may attend to a key; combined with valid_lens by logical and
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -226,6 +238,7 @@ class MultiHeadAttention(ScoredAttention):
         options: dict[str, Any] = {
             "per_head": per_head,
             "need_weights": need_weights,
+            "bias": bias,
             "head_mask": head_mask,
             "dropout_mask": dropout_mask,
         }
@@ -252,11 +265,12 @@ class MultiHeadAttention(ScoredAttention):
         *,
         per_head: bool = False,
         need_weights: bool = True,
+        bias: np.ndarray | None = None,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> Answer:
         queries = self._split(projected(self.W_q, self._to_batch_first(queries)))
-        heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask)
+        heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask.reshape(-1, head_mask.shape[-1], 1, 1)
         context = self._to_batch_first(projected(self.W_o, self._join(heads)))
@@ -265,8 +279,9 @@ class MultiHeadAttention(ScoredAttention):
         return context, weights if per_head else mean_of_heads(weights)
 
     def _split(self, array: np.ndarray) -> np.ndarray:
-        """Turn (batch, steps, hidden_size) into (batch, heads, steps, features of a head)."""
-        (batch, steps, _), heads, size = array.shape, self.sizes["heads"], self.sizes["head_size"]
+        """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""
+        (batch, steps, features), size = array.shape, self.sizes["head_size"]
+        heads = features // size
         if array.size == 0:  # MXNet does not reshape it
             return np.zeros((batch, heads, steps, size), dtype=array.dtype, ctx=array.ctx)
         return np.swapaxes(array.reshape(batch, steps, heads, size), 1, 2)

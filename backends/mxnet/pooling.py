@@ -60,6 +60,13 @@ def _attention_pooling(
     return average(weights, values, allowed, dropout_mask), weights
 
 
+def for_each_head(array: np.ndarray, queries: np.ndarray) -> np.ndarray:
+    """Keys or values with as many heads as the queries: head h of these has head ⌊h · key_heads / heads⌋."""
+    if array.ndim < 4 or array.shape[1] == queries.shape[1]:
+        return array
+    return np.repeat(array, queries.shape[1] // array.shape[1], axis=1)
+
+
 def average(
     weights: np.ndarray, values: np.ndarray, allowed: np.ndarray | None, dropout_mask: np.ndarray | None
 ) -> np.ndarray:

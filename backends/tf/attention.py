@@ -23,9 +23,9 @@ from backends.tf.arrays import Lengths, lengths
 from backends.tf.blocked.additive import ADDITIVE_MIN_ELEMENTS, SEQUENCE_MIN_ELEMENTS, blocked_additive_attention
 from backends.tf.blocked.choice import has_tangents, threshold, use_blocks
 from backends.tf.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
-from backends.tf.masking import _attention_mask, open_keys, size, softmax_over
+from backends.tf.masking import _attention_mask, aligned, biased, open_keys, open_to, size, softmax_over
 from backends.tf.module import Specified, chosen, drawn, drawn_mask, joined, projected
-from backends.tf.pooling import average
+from backends.tf.pooling import average, for_each_head
 from backends.tf.scoring import (
     _additive_score,
     _cosine_score,
@@ -83,8 +83,9 @@ class Attention(Specified):
         memory = (projected keys, values, mask), with keys and values 0 where no query may attend
 
         Args:
-            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            keys: (batch, [key_heads? or heads], keys, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads? or heads], keys, value_features); value vectors, one for each key
             valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
@@ -95,6 +96,7 @@ class Attention(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         keys, values = self._cast((keys, values))
@@ -106,6 +108,7 @@ class Attention(Specified):
         memory: Memory,
         *,
         need_weights: bool = True,
+        bias: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
@@ -119,6 +122,8 @@ class Attention(Specified):
             queries: (batch, [heads], queries, features or query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
@@ -128,10 +133,15 @@ class Attention(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
+            ShapeError: heads of queries that key heads cannot share evenly
         """
-        self._check("attend", queries=queries, memory=memory, need_weights=need_weights, dropout_mask=dropout_mask)
+        self._check(
+            "attend", queries=queries, memory=memory, need_weights=need_weights, bias=bias, dropout_mask=dropout_mask
+        )
         queries, memory, dropout_mask = self._cast((queries, memory, dropout_mask))
-        return self._attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask, training=training)
+        return self._attend(
+            queries, memory, need_weights=need_weights, bias=bias, dropout_mask=dropout_mask, training=training
+        )
 
     def __call__(
         self,
@@ -142,6 +152,7 @@ class Attention(Specified):
         mask: tf.Tensor | None = None,
         *,
         need_weights: bool = True,
+        bias: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
@@ -154,13 +165,16 @@ class Attention(Specified):
 
         Args:
             queries: (batch, [heads], queries, features or query_size); query vectors
-            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            keys: (batch, [key_heads? or heads], keys, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads? or heads], keys, value_features); value vectors, one for each key
             valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
@@ -171,11 +185,12 @@ class Attention(Specified):
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
         Example:
             layer = attention.DotProductAttention()
             context, weights = layer(queries, keys, values, valid_lens)
         """
-        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
+        options: dict[str, Any] = {"need_weights": need_weights, "bias": bias, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
         return self._entered(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
 
@@ -188,12 +203,18 @@ class Attention(Specified):
         mask: tf.Tensor | None = None,
         *,
         need_weights: bool = True,
+        bias: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> Answer:
         """Prepare the keys and values, and attend to them; Keras enters here."""
-        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask, "training": training}
-        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
+        options: dict[str, Any] = {
+            "need_weights": need_weights,
+            "bias": bias,
+            "dropout_mask": dropout_mask,
+            "training": training,
+        }
+        return self._attend(queries, self._prepare(keys, values, valid_lens, open_to(mask, bias)), **options)
 
     def _prepare(
         self, keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None
@@ -208,11 +229,12 @@ class Attention(Specified):
         memory: Memory,
         *,
         need_weights: bool = True,
+        bias: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> Answer:
         queries = self._to_batch_first(queries)
-        context, weights = self._pool(self, queries, memory, need_weights, dropout_mask, training)
+        context, weights = self._pool(self, queries, memory, need_weights, bias, dropout_mask, training)
         return self._to_batch_first(context), weights
 
     def _pool(
@@ -221,27 +243,33 @@ class Attention(Specified):
         queries: tf.Tensor,
         memory: Memory,
         need_weights: bool,
+        bias: tf.Tensor | None,
         dropout_mask: tf.Tensor | None,
         training: bool | None,
     ) -> Answer:
         """Pool by the score of this layer or of one inside it, in blocks if sizes warrant it and nothing is dropped.
 
-        context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
+        context, weights = attention_pooling(scored.score(queries, memory.keys) + bias, memory.values)
         """
         dropped = dropout_mask is not None or (training and self.dropout.rate > 0.0)
-        blocked = None if dropped else scored._in_blocks(queries, memory, need_weights)
+        blocked = None if dropped else scored._in_blocks(queries, memory, need_weights, bias)
         if blocked is not None:
             return blocked
+        memory = in_heads(memory, queries)
         scores = scored._score(queries, memory.keys)
+        if bias is not None:
+            scores = biased(scores, bias)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores, training)
         allowed = open_keys(scores, memory.mask)
         weights = softmax_over(scores, allowed)
         # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
-        context = average(weights, memory.values, None if scored._bounded else allowed, dropout_mask)
+        context = average(weights, memory.values, None if scored._bounded and bias is None else allowed, dropout_mask)
         return context, weights if need_weights else None
 
-    def _in_blocks(self, queries: tf.Tensor, memory: Memory, need_weights: bool) -> Answer | None:
+    def _in_blocks(
+        self, queries: tf.Tensor, memory: Memory, need_weights: bool, bias: tf.Tensor | None
+    ) -> Answer | None:
         """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
 
         The context alone: inner products do from DOT_MIN_ELEMENTS elements of one head on, additive scores from
@@ -252,16 +280,17 @@ class Attention(Specified):
         features, keys, sequences = queries.shape[-1], memory.keys, math.prod(n or 1 for n in queries.shape[:-2])
         scale = None if features is None else self._dot_scale(features)
         if scale is not None and use_blocks(queries, keys, sequences * threshold(DOT_MIN_ELEMENTS)):
-            if has_tangents(memory.values):
+            if has_tangents(memory.values, *(() if bias is None else (bias,))):
                 return None
-            return blocked_dot_attention(queries, *memory, scale, self.sizes.get("softcap")), None
+            added = None if bias is None else aligned(bias, queries.shape.rank)
+            return blocked_dot_attention(queries, *memory, scale, self.sizes.get("softcap"), added), None
         # Of queries and keys it is the keys that are projected by now.
         terms, least = None, max(ADDITIVE_MIN_ELEMENTS, sequences * SEQUENCE_MIN_ELEMENTS)
-        if scale is None and use_blocks(keys, queries, threshold(least)):
+        if scale is None and bias is None and use_blocks(keys, queries, threshold(least)):
             terms = self._additive_terms(queries)
         if terms is None or has_tangents(memory.values, *terms):
             return None
-        return blocked_additive_attention(terms[0], *memory, terms[1]), None
+        return blocked_additive_attention(terms[0], *in_heads(memory, queries), terms[1]), None
 
     def _project(self, keys: tf.Tensor) -> tf.Tensor:
         """Project the keys: the identity, unless a layer overrides it."""
@@ -297,6 +326,9 @@ class DotProductAttention(Attention):
     """Attention by scaled inner products; it has no parameters.
 
     context, weights = attention_pooling(scaled_dot_score(queries, keys), values)
+
+    Keys and values may have fewer heads than queries: query head h reads key head ⌊h · key_heads / heads⌋. Source:
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
 
     Args:
         dropout (default 0.0): dropout rate of the weights in training
@@ -703,6 +735,12 @@ class ScoredAttention(Attention):
         return self.scored._score(queries, keys)
 
 
+def in_heads(memory: Memory, queries: tf.Tensor) -> Memory:
+    """The memory with as many heads of keys and values as the queries have."""
+    keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
+    return memory._replace(keys=keys, values=values)
+
+
 def zero_masked(keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None) -> Memory:
     """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
     allowed = _attention_mask(size(keys, -2), valid_lens, mask)
@@ -710,5 +748,10 @@ def zero_masked(keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None, 
         return Memory(keys, values, None)
     if allowed.shape.rank < keys.shape.rank:
         allowed = allowed[:, None]
-    seen = tf.expand_dims(tf.reduce_any(allowed, axis=-2), axis=-1)
+    seen = tf.reduce_any(allowed, axis=-2)
+    if keys.shape.rank == 4 and allowed.shape[1] not in (1, keys.shape[1]):  # heads in groups
+        groups = size(keys, 1), size(seen, 1) // size(keys, 1)
+        seen = tf.reshape(seen, (size(seen, 0), *groups, size(seen, -1)))
+        seen = tf.reduce_any(seen, axis=2)
+    seen = tf.expand_dims(seen, axis=-1)
     return Memory(tf.where(seen, keys, 0.0), tf.where(seen, values, 0.0), allowed)

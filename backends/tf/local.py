@@ -93,7 +93,7 @@ class LocalAttention(ScoredAttention):
             self.W_p = self._projection("W_p", query_size, hidden_size)
             self.v_p = drawn(self, "v_p", (hidden_size,), hidden_size)
 
-    def attend(
+    def attend(  # type: ignore[override]
         self,
         queries: tf.Tensor,
         memory: Memory,
@@ -134,7 +134,7 @@ class LocalAttention(ScoredAttention):
         queries, memory, options = self._cast((queries, memory, options))
         return self._attend(queries, memory, **options, training=training)
 
-    def __call__(
+    def __call__(  # type: ignore[override]
         self,
         queries: tf.Tensor,
         keys: tf.Tensor,
@@ -187,7 +187,7 @@ class LocalAttention(ScoredAttention):
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
         return self._entered(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
 
-    def call(
+    def call(  # type: ignore[override]
         self,
         queries: tf.Tensor,
         keys: tf.Tensor,
@@ -204,7 +204,7 @@ class LocalAttention(ScoredAttention):
         options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
         return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options, training=training)
 
-    def _attend(
+    def _attend(  # type: ignore[override]
         self,
         queries: tf.Tensor,
         memory: Memory,

@@ -306,7 +306,7 @@ def from_additive_mask(additive_mask: tf.Tensor, *, threshold: float = -1e4) -> 
 
     The threshold is first rounded to the dtype of additive_mask, so that a fill with the same number is hidden in every
     dtype. Fills of -1e9, the lowest finite number and -inf are hidden, too, and so is NaN. A bias above the threshold
-    is open, and its value is lost.
+    is open, and its value is lost; attention layers take one as bias.
 
     Args:
         additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers added to the scores: 0 for an
@@ -389,6 +389,28 @@ def open_keys(scores: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
     if mask is None:
         return seen
     return tf.logical_and(seen, mask if len(mask.shape) == len(scores.shape) else mask[:, None])
+
+
+def biased(scores: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """Add a bias to the scores; one of -inf hides a key, whatever its score."""
+    bias = aligned(bias, scores.shape.rank)
+    return tf.where(tf.equal(bias, -math.inf), tf.cast(-math.inf, scores.dtype), scores + bias)
+
+
+def open_to(mask: tf.Tensor | None, bias: tf.Tensor | None) -> tf.Tensor | None:
+    """The mask, with what a bias of -inf hides."""
+    if bias is None:
+        return mask
+    opened = tf.not_equal(bias, -math.inf)
+    if mask is None:
+        return aligned(opened, max(opened.shape.rank, 3))
+    rank = max(opened.shape.rank, mask.shape.rank)
+    return tf.logical_and(aligned(opened, rank), aligned(mask, rank))
+
+
+def aligned(array: tf.Tensor, rank: int) -> tf.Tensor:
+    """The array with an axis of size 1 for those of batch and heads that it leaves out."""
+    return array[(slice(None),) * (array.shape.rank - 2) + (tf.newaxis,) * (rank - array.shape.rank)]
 
 
 def softmax_over(scores: tf.Tensor, allowed: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,7 @@ from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import Answer, Memory, ScoredAttention, attention_layer
-from backends.tf.masking import _attention_mask, size
+from backends.tf.masking import _attention_mask, open_to, size
 from backends.tf.module import chosen, joined, projected
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
@@ -27,7 +27,9 @@ class MultiHeadAttention(ScoredAttention):
     keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
     query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the rows
-    from h·hidden_size/num_heads to (h + 1)·hidden_size/num_heads - 1 of W_q, W_k and W_v.
+    from h·head_size to (h + 1)·head_size - 1 of W_q, W_k and W_v, with head_size = hidden_size/num_heads. With
+    num_key_heads, query head h reads key head ⌊h · num_key_heads / num_heads⌋, and has the rows of that of W_k and W_v:
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
 
     Args:
         query_size: features of a query
@@ -35,6 +37,7 @@ class MultiHeadAttention(ScoredAttention):
         key_size (default None): features of a key; query_size if None
         value_size (default None): features of a value; key_size if None
         hidden_size (default None): features of all heads together; query_size if None
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'location', 'gaussian'
         num_positions (default None): number of positions to score, for score='location' only
@@ -47,12 +50,12 @@ class MultiHeadAttention(ScoredAttention):
         name: the layer's name in Keras
     Parameters:
         W_q: (hidden_size, query_size), projects queries
-        W_k: (hidden_size, key_size), projects keys
-        W_v: (hidden_size, value_size), projects values
+        W_k: (num_key_heads · head_size, key_size), projects keys
+        W_v: (num_key_heads · head_size, value_size), projects values
         W_o: (query_size, hidden_size), projects the heads' averages
         b_q: (hidden_size,), biases of the queries, if bias
-        b_k: (hidden_size,), biases of the keys, if bias
-        b_v: (hidden_size,), biases of the values, if bias
+        b_k: (num_key_heads · head_size,), biases of the keys, if bias
+        b_v: (num_key_heads · head_size,), biases of the values, if bias
         b_o: (query_size,), biases of the context, if bias
         scored.*: the attention layer of score, whose parameters the heads share
     Raises:
@@ -73,6 +76,7 @@ class MultiHeadAttention(ScoredAttention):
         key_size: int | None = None,
         value_size: int | None = None,
         hidden_size: int | None = None,
+        num_key_heads: int | None = None,
         score: str = "scaled_dot",
         num_positions: int | None = None,
         softcap: float | None = None,
@@ -88,6 +92,7 @@ class MultiHeadAttention(ScoredAttention):
             key_size=key_size,
             value_size=value_size,
             hidden_size=hidden_size,
+            num_key_heads=num_key_heads,
             score=score,
             num_positions=num_positions,
             softcap=softcap,
@@ -97,10 +102,10 @@ class MultiHeadAttention(ScoredAttention):
             dtype=dtype,
             name=name,
         )
-        hidden_size = self.sizes["hidden_size"]
+        hidden_size, of_keys = self.sizes["hidden_size"], self.sizes["num_key_heads · head_size"]
         self.W_q = self._projection("W_q", query_size, hidden_size, bias)
-        self.W_k = self._projection("W_k", self.sizes["key_size"], hidden_size, bias)
-        self.W_v = self._projection("W_v", self.sizes["value_size"], hidden_size, bias)
+        self.W_k = self._projection("W_k", self.sizes["key_size"], of_keys, bias)
+        self.W_v = self._projection("W_v", self.sizes["value_size"], of_keys, bias)
         self.W_o = self._projection("W_o", hidden_size, query_size, bias)
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], caller=self, name="scored")
 
@@ -136,6 +141,7 @@ class MultiHeadAttention(ScoredAttention):
         *,
         per_head: bool = False,
         need_weights: bool = True,
+        bias: tf.Tensor | None = None,
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
@@ -153,6 +159,8 @@ class MultiHeadAttention(ScoredAttention):
             memory: as `prepare` returns it
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -169,6 +177,7 @@ class MultiHeadAttention(ScoredAttention):
         options: dict[str, Any] = {
             "per_head": per_head,
             "need_weights": need_weights,
+            "bias": bias,
             "head_mask": head_mask,
             "dropout_mask": dropout_mask,
         }
@@ -186,6 +195,7 @@ class MultiHeadAttention(ScoredAttention):
         *,
         per_head: bool = False,
         need_weights: bool = True,
+        bias: tf.Tensor | None = None,
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
@@ -209,6 +219,8 @@ class MultiHeadAttention(ScoredAttention):
                 may attend to a key; combined with valid_lens by logical and
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -229,6 +241,7 @@ class MultiHeadAttention(ScoredAttention):
         options: dict[str, Any] = {
             "per_head": per_head,
             "need_weights": need_weights,
+            "bias": bias,
             "head_mask": head_mask,
             "dropout_mask": dropout_mask,
         }
@@ -245,17 +258,19 @@ class MultiHeadAttention(ScoredAttention):
         *,
         per_head: bool = False,
         need_weights: bool = True,
+        bias: tf.Tensor | None = None,
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> Answer:
         """Prepare the keys and values, and attend to them; Keras enters here."""
-        memory = self._prepare(keys, values, valid_lens, mask)
+        memory = self._prepare(keys, values, valid_lens, open_to(mask, bias))
         return self._attend(
             queries,
             memory,
             per_head=per_head,
             need_weights=need_weights,
+            bias=bias,
             head_mask=head_mask,
             dropout_mask=dropout_mask,
             training=training,
@@ -281,12 +296,13 @@ class MultiHeadAttention(ScoredAttention):
         *,
         per_head: bool = False,
         need_weights: bool = True,
+        bias: tf.Tensor | None = None,
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> Answer:
         queries = self._split(projected(self.W_q, self._to_batch_first(queries)))
-        heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask, training)
+        heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask, training)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
         context = self._to_batch_first(projected(self.W_o, self._join(heads)))
@@ -295,8 +311,9 @@ class MultiHeadAttention(ScoredAttention):
         return context, weights if per_head else tf.reduce_mean(weights, axis=-3)
 
     def _split(self, array: tf.Tensor) -> tf.Tensor:
-        """Turn (batch, steps, hidden_size) into (batch, heads, steps, features of a head)."""
-        heads = tf.reshape(array, (size(array, 0), size(array, 1), self.sizes["heads"], self.sizes["head_size"]))
+        """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""
+        head_size = self.sizes["head_size"]
+        heads = tf.reshape(array, (size(array, 0), size(array, 1), array.shape[-1] // head_size, head_size))
         return tf.transpose(heads, (0, 2, 1, 3))
 
     def _join(self, heads: tf.Tensor) -> tf.Tensor:

@@ -59,6 +59,12 @@ def _attention_pooling(
     return average(weights, values, allowed, dropout_mask), weights
 
 
+def for_each_head(array: tf.Tensor, queries: tf.Tensor) -> tf.Tensor:
+    """Keys or values with as many heads as the queries: head h of these has head ⌊h · key_heads / heads⌋."""
+    count = heads_for_each_key(queries, array)
+    return array if isinstance(count, int) and count == 1 else tf.repeat(array, count, axis=1)
+
+
 def average(
     weights: tf.Tensor, values: tf.Tensor, allowed: tf.Tensor | None, dropout_mask: tf.Tensor | None
 ) -> tf.Tensor:
@@ -66,3 +72,15 @@ def average(
     if allowed is not None:  # a weight of 0 does not silence a NaN, so values that no query may attend to are cleared
         values = tf.where(tf.expand_dims(tf.reduce_any(allowed, axis=-2), axis=-1), values, 0.0)
     return tf.matmul(weights if dropout_mask is None else weights * dropout_mask, values)
+
+
+# ------------------------------------------------------------------------------------------- particular to TensorFlow
+
+
+def heads_for_each_key(queries: tf.Tensor, keys: tf.Tensor) -> int | tf.Tensor:
+    """How many heads of the queries read each head of the keys."""
+    if keys.shape.rank < 4 or (keys.shape[1] is not None and keys.shape[1] == queries.shape[1]):
+        return 1
+    heads, key_heads = size(queries, 1), size(keys, 1)
+    known = isinstance(heads, int) and isinstance(key_heads, int)
+    return heads // (max(key_heads, 1) if known else tf.maximum(key_heads, 1))

@@ -24,9 +24,9 @@ from backends.torch.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_addit
 from backends.torch.blocked.choice import use_blocks
 from backends.torch.blocked.decoder_steps import Scoring
 from backends.torch.blocked.dot_product import DOT_MIN_ELEMENTS, dot_attention
-from backends.torch.masking import _attention_mask, open_keys, softmax_over
+from backends.torch.masking import _attention_mask, aligned, biased, open_keys, open_to, softmax_over
 from backends.torch.module import Matrix, Specified, as_module, drawn, drawn_mask, has_hooks
-from backends.torch.pooling import average
+from backends.torch.pooling import average, for_each_head
 from backends.torch.scoring import (
     _additive_score,
     _cosine_score,
@@ -87,8 +87,9 @@ class Attention(Specified):
         memory = (projected keys, values, mask), with keys and values 0 where no query may attend
 
         Args:
-            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            keys: (batch, [key_heads? or heads], keys, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads? or heads], keys, value_features); value vectors, one for each key
             valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
@@ -99,6 +100,7 @@ class Attention(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return self._prepare(keys, values, valid_lens, mask)
@@ -109,6 +111,7 @@ class Attention(Specified):
         memory: Memory,
         *,
         need_weights: bool = True,
+        bias: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Attend with queries to a prepared memory.
@@ -121,6 +124,8 @@ class Attention(Specified):
             queries: (batch, [heads], queries, features or query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -129,9 +134,12 @@ class Attention(Specified):
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
+            ShapeError: heads of queries that key heads cannot share evenly
         """
-        self._check("attend", queries=queries, memory=memory, need_weights=need_weights, dropout_mask=dropout_mask)
-        return self._attend(queries, memory, need_weights=need_weights, dropout_mask=dropout_mask)
+        self._check(
+            "attend", queries=queries, memory=memory, need_weights=need_weights, bias=bias, dropout_mask=dropout_mask
+        )
+        return self._attend(queries, memory, need_weights=need_weights, bias=bias, dropout_mask=dropout_mask)
 
     def forward(
         self,
@@ -142,6 +150,7 @@ class Attention(Specified):
         mask: torch.Tensor | None = None,
         *,
         need_weights: bool = True,
+        bias: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Prepare the keys and values, and attend to them.
@@ -153,13 +162,16 @@ class Attention(Specified):
 
         Args:
             queries: (batch, [heads], queries, features or query_size); query vectors
-            keys: (batch, [heads], keys, features or key_size or key_features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            keys: (batch, [key_heads? or heads], keys, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads? or heads], keys, value_features); value vectors, one for each key
             valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -169,13 +181,14 @@ class Attention(Specified):
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
         Example:
             layer = attention.DotProductAttention()
             context, weights = layer(queries, keys, values, valid_lens)
         """
-        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
+        options: dict[str, Any] = {"need_weights": need_weights, "bias": bias, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
+        return self._attend(queries, self._prepare(keys, values, valid_lens, open_to(mask, bias)), **options)
 
     def _prepare(
         self, keys: torch.Tensor, values: torch.Tensor, valid_lens: Lengths | None, mask: torch.Tensor | None
@@ -189,9 +202,10 @@ class Attention(Specified):
         memory: Memory,
         *,
         need_weights: bool = True,
+        bias: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
     ) -> Answer:
-        context, weights = self._pool(self, self._to_batch_first(queries), memory, need_weights, dropout_mask)
+        context, weights = self._pool(self, self._to_batch_first(queries), memory, need_weights, bias, dropout_mask)
         return self._to_batch_first(context), weights
 
     def _pool(
@@ -200,39 +214,49 @@ class Attention(Specified):
         queries: torch.Tensor,
         memory: Memory,
         need_weights: bool,
+        bias: torch.Tensor | None,
         dropout_mask: torch.Tensor | None,
     ) -> Answer:
         """Pool by the score of this layer or of one inside it, in blocks if sizes warrant it and nothing is dropped.
 
-        context, weights = attention_pooling(scored.score(queries, memory.keys), memory.values)
+        context, weights = attention_pooling(scored.score(queries, memory.keys) + bias, memory.values)
         """
         dropped = dropout_mask is not None or (self.dropout.training and self.dropout.p > 0.0)
         hooked = scored is not self and has_hooks(scored)
-        blocked = None if dropped or hooked else scored._in_blocks(queries, memory, need_weights)
+        blocked = None if dropped or hooked else scored._in_blocks(queries, memory, need_weights, bias)
         if blocked is not None:
             return blocked
+        memory = in_heads(memory, queries)
         scores = as_module(scored._score, queries, memory.keys) if hooked else scored._score(queries, memory.keys)
+        if bias is not None:
+            scores = biased(scores, bias)
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, scores)
         allowed = open_keys(scores, memory.mask)
         weights = softmax_over(scores, allowed)
         # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
-        context = average(weights, memory.values, None if scored._bounded else allowed, dropout_mask)
+        context = average(weights, memory.values, None if scored._bounded and bias is None else allowed, dropout_mask)
         return context, weights.to(context.dtype) if need_weights else None
 
-    def _in_blocks(self, queries: torch.Tensor, memory: Memory, need_weights: bool) -> Answer | None:
+    def _in_blocks(
+        self, queries: torch.Tensor, memory: Memory, need_weights: bool, bias: torch.Tensor | None
+    ) -> Answer | None:
         """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
 
         Inner products do from DOT_MIN_ELEMENTS elements of one head on, additive scores for the context alone.
         """
         scale, one_head = self._dot_scale(queries.shape[-1]), queries[(slice(1),) * (queries.ndim - 2)]
         if scale is not None and use_blocks(one_head, memory.keys, DOT_MIN_ELEMENTS):
-            return dot_attention(queries, *memory, scale, self.sizes.get("softcap"), need_weights)
+            added = None if bias is None else aligned(bias, queries.ndim)
+            options = memory.mask, scale, self.sizes.get("softcap"), need_weights
+            return dot_attention(queries, memory.keys, memory.values, added, *options)
         # Of queries and keys it is the keys that are projected by now.
         terms = None
-        if not need_weights and use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):
+        if not need_weights and bias is None and use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):
             terms = self._additive_terms(queries)
-        return None if terms is None else (blocked_additive_attention(terms[0], *memory, terms[1]), None)
+        if terms is None:
+            return None
+        return blocked_additive_attention(terms[0], *in_heads(memory, queries), terms[1]), None
 
     def _project(self, keys: torch.Tensor) -> torch.Tensor:
         """Project the keys: the identity, unless a layer overrides it."""
@@ -266,6 +290,9 @@ class DotProductAttention(Attention):
     """Attention by scaled inner products; it has no parameters.
 
     context, weights = attention_pooling(scaled_dot_score(queries, keys), values)
+
+    Keys and values may have fewer heads than queries: query head h reads key head ⌊h · key_heads / heads⌋. Source:
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
 
     Args:
         dropout (default 0.0): dropout rate of the weights in training
@@ -646,6 +673,12 @@ class ScoredAttention(Attention):
         return as_module(self.scored._score, queries, keys)
 
 
+def in_heads(memory: Memory, queries: torch.Tensor) -> Memory:
+    """The memory with as many heads of keys and values as the queries have."""
+    keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
+    return memory._replace(keys=keys, values=values)
+
+
 def zero_masked(
     keys: torch.Tensor, values: torch.Tensor, valid_lens: Lengths | None, mask: torch.Tensor | None
 ) -> Memory:
@@ -655,5 +688,8 @@ def zero_masked(
         return Memory(keys, values, None)
     if allowed.ndim < keys.ndim:
         allowed = allowed[:, None]
-    hidden = ~allowed.any(dim=-2).unsqueeze(-1)
+    seen = allowed.any(dim=-2)
+    if keys.ndim == 4 and seen.shape[1] > keys.shape[1]:  # heads in groups
+        seen = seen.unflatten(1, (keys.shape[1], seen.shape[1] // keys.shape[1])).any(dim=2)
+    hidden = ~seen.unsqueeze(-1)
     return Memory(keys.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0), allowed)

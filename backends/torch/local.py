@@ -90,7 +90,7 @@ class LocalAttention(ScoredAttention):
             self.W_p = Matrix(query_size, hidden_size, bias=False, dtype=dtype, device=device)
             self.v_p = drawn((hidden_size,), hidden_size, dtype, device)
 
-    def attend(
+    def attend(  # type: ignore[override]
         self,
         queries: torch.Tensor,
         memory: Memory,
@@ -128,7 +128,7 @@ class LocalAttention(ScoredAttention):
         self._check("attend", queries=queries, memory=memory, **options)
         return self._attend(queries, memory, **options)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         queries: torch.Tensor,
         keys: torch.Tensor,
@@ -179,7 +179,7 @@ class LocalAttention(ScoredAttention):
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
         return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
 
-    def _attend(
+    def _attend(  # type: ignore[override]
         self,
         queries: torch.Tensor,
         memory: Memory,

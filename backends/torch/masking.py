@@ -314,7 +314,7 @@ def from_additive_mask(additive_mask: torch.Tensor, *, threshold: float = -1e4) 
 
     The threshold is first rounded to the dtype of additive_mask, so that a fill with the same number is hidden in every
     dtype. Fills of -1e9, the lowest finite number and -inf are hidden, too, and so is NaN. A bias above the threshold
-    is open, and its value is lost.
+    is open, and its value is lost; attention layers take one as bias.
 
     Args:
         additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers added to the scores: 0 for an
@@ -403,6 +403,28 @@ def open_keys(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     if mask is None:
         return seen
     return seen & (mask if mask.ndim == scores.ndim else mask[:, None])
+
+
+def biased(scores: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Add a bias to the scores; one of -inf hides a key, whatever its score."""
+    bias = aligned(bias, scores.ndim)
+    return (scores + bias).masked_fill(bias == -torch.inf, -torch.inf)
+
+
+def open_to(mask: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor | None:
+    """The mask, with what a bias of -inf hides."""
+    if bias is None:
+        return mask
+    opened = bias != -torch.inf
+    if mask is None:
+        return aligned(opened, max(opened.ndim, 3))
+    rank = max(opened.ndim, mask.ndim)
+    return aligned(opened, rank) & aligned(mask, rank)
+
+
+def aligned(array: torch.Tensor, rank: int) -> torch.Tensor:
+    """The array with an axis of size 1 for those of batch and heads that it leaves out."""
+    return array.reshape(*array.shape[:-2], *(1,) * (rank - array.ndim), *array.shape[-2:])
 
 
 def softmax_over(scores: torch.Tensor, allowed: torch.Tensor) -> torch.Tensor:

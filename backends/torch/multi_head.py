@@ -11,7 +11,7 @@ from torch import nn
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.torch.arrays import Lengths, check
 from backends.torch.attention import Answer, Memory, ScoredAttention, attention_layer
-from backends.torch.masking import _attention_mask
+from backends.torch.masking import _attention_mask, open_to
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 
@@ -24,7 +24,9 @@ class MultiHeadAttention(ScoredAttention):
     keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
     query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the rows
-    from h·hidden_size/num_heads to (h + 1)·hidden_size/num_heads - 1 of W_q, W_k and W_v.
+    from h·head_size to (h + 1)·head_size - 1 of W_q, W_k and W_v, with head_size = hidden_size/num_heads. With
+    num_key_heads, query head h reads key head ⌊h · num_key_heads / num_heads⌋, and has the rows of that of W_k and W_v:
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
 
     Args:
         query_size: features of a query
@@ -32,6 +34,7 @@ class MultiHeadAttention(ScoredAttention):
         key_size (default None): features of a key; query_size if None
         value_size (default None): features of a value; key_size if None
         hidden_size (default None): features of all heads together; query_size if None
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'location', 'gaussian'
         num_positions (default None): number of positions to score, for score='location' only
@@ -44,12 +47,12 @@ class MultiHeadAttention(ScoredAttention):
         device: where to allocate
     Parameters:
         W_q: (hidden_size, query_size), projects queries
-        W_k: (hidden_size, key_size), projects keys
-        W_v: (hidden_size, value_size), projects values
+        W_k: (num_key_heads · head_size, key_size), projects keys
+        W_v: (num_key_heads · head_size, value_size), projects values
         W_o: (query_size, hidden_size), projects the heads' averages
         b_q: (hidden_size,), biases of the queries, if bias
-        b_k: (hidden_size,), biases of the keys, if bias
-        b_v: (hidden_size,), biases of the values, if bias
+        b_k: (num_key_heads · head_size,), biases of the keys, if bias
+        b_v: (num_key_heads · head_size,), biases of the values, if bias
         b_o: (query_size,), biases of the context, if bias
         scored.*: the attention layer of score, whose parameters the heads share
     Raises:
@@ -70,6 +73,7 @@ class MultiHeadAttention(ScoredAttention):
         key_size: int | None = None,
         value_size: int | None = None,
         hidden_size: int | None = None,
+        num_key_heads: int | None = None,
         score: str = "scaled_dot",
         num_positions: int | None = None,
         softcap: float | None = None,
@@ -85,6 +89,7 @@ class MultiHeadAttention(ScoredAttention):
             key_size=key_size,
             value_size=value_size,
             hidden_size=hidden_size,
+            num_key_heads=num_key_heads,
             score=score,
             num_positions=num_positions,
             softcap=softcap,
@@ -92,10 +97,10 @@ class MultiHeadAttention(ScoredAttention):
             dropout=dropout,
             time_major=time_major,
         )
-        hidden_size = self.sizes["hidden_size"]
+        hidden_size, of_keys = self.sizes["hidden_size"], self.sizes["num_key_heads · head_size"]
         self.W_q = nn.Linear(query_size, hidden_size, bias=bias, dtype=dtype, device=device)
-        self.W_k = nn.Linear(self.sizes["key_size"], hidden_size, bias=bias, dtype=dtype, device=device)
-        self.W_v = nn.Linear(self.sizes["value_size"], hidden_size, bias=bias, dtype=dtype, device=device)
+        self.W_k = nn.Linear(self.sizes["key_size"], of_keys, bias=bias, dtype=dtype, device=device)
+        self.W_v = nn.Linear(self.sizes["value_size"], of_keys, bias=bias, dtype=dtype, device=device)
         self.W_o = nn.Linear(hidden_size, query_size, bias=bias, dtype=dtype, device=device)
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype, device=device)
 
@@ -134,6 +139,7 @@ class MultiHeadAttention(ScoredAttention):
         *,
         per_head: bool = False,
         need_weights: bool = True,
+        bias: torch.Tensor | None = None,
         head_mask: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
@@ -150,6 +156,8 @@ class MultiHeadAttention(ScoredAttention):
             memory: as `prepare` returns it
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -165,6 +173,7 @@ class MultiHeadAttention(ScoredAttention):
         options: dict[str, Any] = {
             "per_head": per_head,
             "need_weights": need_weights,
+            "bias": bias,
             "head_mask": head_mask,
             "dropout_mask": dropout_mask,
         }
@@ -181,6 +190,7 @@ class MultiHeadAttention(ScoredAttention):
         *,
         per_head: bool = False,
         need_weights: bool = True,
+        bias: torch.Tensor | None = None,
         head_mask: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
@@ -203,6 +213,8 @@ class MultiHeadAttention(ScoredAttention):
                 may attend to a key; combined with valid_lens by logical and
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
+                scores; -inf hides a key from a query
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -222,11 +234,12 @@ class MultiHeadAttention(ScoredAttention):
         options: dict[str, Any] = {
             "per_head": per_head,
             "need_weights": need_weights,
+            "bias": bias,
             "head_mask": head_mask,
             "dropout_mask": dropout_mask,
         }
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
+        return self._attend(queries, self._prepare(keys, values, valid_lens, open_to(mask, bias)), **options)
 
     def _prepare(
         self, keys: torch.Tensor, values: torch.Tensor, valid_lens: Lengths | None, mask: torch.Tensor | None
@@ -248,11 +261,12 @@ class MultiHeadAttention(ScoredAttention):
         *,
         per_head: bool = False,
         need_weights: bool = True,
+        bias: torch.Tensor | None = None,
         head_mask: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
     ) -> Answer:
         queries = self._split(self.W_q(self._to_batch_first(queries)))
-        heads, weights = self._pool(self.scored, queries, memory, need_weights, dropout_mask)
+        heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
         context = self._to_batch_first(self.W_o(self._join(heads)))
@@ -261,8 +275,10 @@ class MultiHeadAttention(ScoredAttention):
         return context, weights if per_head else weights.mean(dim=1)
 
     def _split(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Turn (batch, steps, hidden_size) into (batch, heads, steps, features of a head)."""
-        return tensor.unflatten(-1, (self.sizes["heads"], self.sizes["head_size"])).transpose(1, 2)
+        """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""
+        return tensor.unflatten(-1, (tensor.shape[-1] // self.sizes["head_size"], self.sizes["head_size"])).transpose(
+            1, 2
+        )
 
     def _join(self, heads: torch.Tensor) -> torch.Tensor:
         """Turn (batch, heads, steps, features of a head) into (batch, steps, hidden_size)."""

@@ -59,6 +59,13 @@ def _attention_pooling(
     return average(weights, values, allowed, dropout_mask), weights
 
 
+def for_each_head(array: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+    """Keys or values with as many heads as the queries: head h of these has head ⌊h · key_heads / heads⌋."""
+    if array.ndim < 4 or array.shape[1] == queries.shape[1]:
+        return array
+    return array.repeat_interleave(queries.shape[1] // array.shape[1], dim=1)
+
+
 def average(
     weights: torch.Tensor, values: torch.Tensor, allowed: torch.Tensor | None, dropout_mask: torch.Tensor | None
 ) -> torch.Tensor:

@@ -20,7 +20,9 @@ from parity_tests.cases.masking import (
     EMPTY,
     FULLY_MASKED,
     HIDDEN_KEYS,
+    ROW_LENS,
     full_lens,
+    fully_masked,
     hidden_variants,
     masked_variants,
     open_inputs,
@@ -84,7 +86,7 @@ def attention_layer_cases(
     def by_keyword(arrays: Mapping[str, Callable[[tuple[int, ...]], np.ndarray]]) -> Arrays:
         """Those of the arrays that this layer takes, in their shapes without heads."""
         shapes = {
-            tensor.name: tuple(sizes[axis.removesuffix("?")] for axis in tensor.axes if axis != "heads?")
+            tensor.name: tuple(sizes[axis.removesuffix("?")] for axis in tensor.axes if not axis.endswith("heads?"))
             for tensor in call.keyword_tensors
             if tensor.name != fixed
         }
@@ -117,17 +119,69 @@ def attention_layer_cases(
     if prefix:
         return
     masked = {**base(sizes, False), **FULLY_MASKED, **acting}
+    if "bias" in {tensor.name for tensor in call.keyword_tensors}:
+        shape = sizes["batch"], sizes["queries"], sizes["keys"]
+        masked["bias"] = draws.uniform(f"{name}.bias", shape, 1.0, SEED)
     per_head = {"per_head": True} if name == "MultiHeadAttention" else {}
     yield case("prepared", "Prepare, then attend: the same as a call.", masked, method="attend", options=per_head)
     shows = "Prepare, then attend, with neither lengths nor mask."
     yield case("prepared_none", shows, base(sizes, False), method="attend", dtypes=EXACT)
     acting.pop("dropout_mask", None)
     yield from context_cases(name, case, base, acting, given)
+    if "bias" in {tensor.name for tensor in call.keyword_tensors}:
+        yield from bias_cases(name, case, base)
+    if name == "DotProductAttention":
+        yield from group_cases(case, base)
     if "scale" in {option.name for option in layer.options}:
         yield case("scale", "Another scale.", full, config={**config, "scale": 0.375})
     if "softcap" in {option.name for option in layer.options}:
         shows = "Bounded scores, and queries that may attend to nothing."
         yield case("softcap", shows, {**full, **FULLY_MASKED}, config={**config, "softcap": 0.25})
+
+
+def group_cases(case: Callable[..., Case], base: Callable[[Sizes, bool], Arrays]) -> Iterator[Case]:
+    """Cases of inner products whose keys have fewer heads than the queries."""
+    sizes = {**ATTENTION, "heads": 9, "key_heads": 3}
+    plain, mask = base(sizes, True), some_mask(sizes, heads=True)
+    mask[:, :3, :, 3] = False
+    hidden = {key: array.copy() for key, array in plain.items()}
+    hidden["keys"][:, 0, 3], hidden["values"][:, 0, 3] = np.nan, np.inf
+    yield case("groups", "Three heads of queries for each of keys, and a mask for each.", {**plain, "mask": mask})
+    shows = "NaN and inf in a key and value that the mask hides from all heads that share them."
+    yield case("groups_hidden", shows, {**hidden, "mask": mask, "valid_lens": ROW_LENS})
+    one = base({**sizes, "key_heads": 1}, True)
+    yield case("groups_one", "One head of keys for all.", {**one, "valid_lens": BATCH_LENS}, dtypes=DTYPES)
+
+
+def bias_cases(name: str, case: Callable[..., Case], base: Callable[[Sizes, bool], Arrays]) -> Iterator[Case]:
+    """Cases of numbers that are added to the scores; of other scores than inner products in brief."""
+    sizes, plain = ATTENTION, base(ATTENTION, False)
+
+    def drawn(*axes: str) -> np.ndarray:
+        return 2.0 * draws.uniform(f"{name}.bias", tuple(sizes.get(axis, 1) for axis in axes), 1.0, SEED)
+
+    bias = drawn("batch", "queries", "keys")
+    bias[0, 0, 2], bias[1, 1] = -np.inf, -np.inf
+    bias[~fully_masked(sizes)] = np.nan
+    shows = "A bias of -inf hides keys, and all keys of a query; one of NaN under the mask has no effect."
+    yield case("bias", shows, {**plain, **FULLY_MASKED, "bias": bias})
+    hidden = {key: array.copy() for key, array in plain.items()}
+    hidden["keys"][:, 2], hidden["values"][:, 2] = np.nan, np.inf
+    rows = drawn("queries", "keys")
+    rows[:, 2] = -np.inf
+    yield case("bias_hidden", "NaN and inf in a key and value that the bias hides from all.", {**hidden, "bias": rows})
+    if name not in ("DotProductAttention", "MultiHeadAttention"):
+        return
+    yield case("bias_keys", "A bias of each key.", {**plain, "valid_lens": BATCH_LENS, "bias": drawn("", "", "keys")})
+    heads = {**base(sizes, name == "DotProductAttention"), "valid_lens": BATCH_LENS}
+    yield case(
+        "bias_heads", "A bias for each head, the same for all.", {**heads, "bias": drawn("", "heads", "", "keys")}
+    )
+    every = drawn("batch", "heads", "queries", "keys")
+    yield case("bias_all", "A bias for each sequence and head.", {**heads, "bias": every}, dtypes=DTYPES)
+    if name == "DotProductAttention":
+        shows = "A bias of bounded scores, which is not bounded."
+        yield case("bias_softcap", shows, {**plain, "bias": 4.0 * rows}, config={"softcap": 0.25})
 
 
 def context_cases(
@@ -154,6 +208,8 @@ def context_cases(
     for label, shows, inputs in hidden_variants(full):
         yield alone(label, shows, inputs)
     if name == "DotProductAttention":
+        for other in (*bias_cases(name, case, base), *group_cases(case, base)):
+            yield alone(other.name, other.shows, other.inputs, config=other.config)
         inputs, _ = large_layer_inputs(name, full, parameters)
         yield alone("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs)
         ragged, with_heads = {**full, "valid_lens": HIDDEN_KEYS}, {**base(sizes, True), "valid_lens": BATCH_LENS}

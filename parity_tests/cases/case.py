@@ -165,7 +165,7 @@ def first_steady(made: Callable[[int], Case], most: int = 400) -> tuple[int, Cas
 
 def drawn(tensor: Tensor, sizes: Sizes, label: str, heads: bool = False, bound: float = 1.0) -> np.ndarray:
     """Draw uniform numbers from -bound to bound in the tensor's shape."""
-    axes = [axis.removesuffix("?") for axis in tensor.axes if heads or axis != "heads?"]
+    axes = [axis.removesuffix("?") for axis in tensor.axes if heads or not axis.endswith("heads?")]
     return draws.uniform(f"{label}/{tensor.name}", tuple(sizes[axis] for axis in axes), bound, SEED)
 
 

@@ -36,7 +36,9 @@ STEPS = (1, 2, 3, 4, 8, 17, 33)
 SIZES: Mapping[str, tuple[int, ...]] = {
     "batch": COUNT,
     "heads": (0, *COUNT[:5]),
+    "key_heads": COUNT[:5],
     "num_heads": COUNT[:5],
+    "num_key_heads": COUNT[:5],
     "num_layers": COUNT[:4],
     "num_best": COUNT[:4],
     "queries": LENGTH,
@@ -116,6 +118,9 @@ NORMALISED = ("masked_softmax", "masked_cross_entropy", "attention_pooling")
 """Functions whose gradients cancel nearly to 0 when the scores are small, by the softmax."""
 CANCELLING = ("KernelAttention", "LocalAttention")
 """Layers whose gradients are only rounding where queries and keys cancel; those of decoders are, too."""
+PARALLEL = ("CosineAttention",)
+"""Layers whose gradients are small differences where one entry of a vector is far larger than the others: all are then
+nearly parallel to an axis."""
 KIN: Mapping[str, str] = {
     "GRU": "recurrent layers",
     "LSTM": "recurrent layers",
@@ -267,7 +272,7 @@ DERIVED = {"state_size", "output_size", "both_outputs", "both_states", "decoder_
 """Axes whose sizes follow from those of the constructor."""
 
 UNSIZED: Mapping[str, tuple[str, ...]] = {
-    "MultiHeadAttention": ("heads", "num_positions"),
+    "MultiHeadAttention": ("heads", "key_heads", "num_positions"),
     "LocalAttention": ("num_positions", "hidden_size"),
     "HardAttention": ("num_positions",),
     "BahdanauDecoder": ("num_positions", "attention_size", "maxout_size", "memory_size"),
@@ -326,6 +331,9 @@ def fitted(
             sizes[most] = max(sizes[axis], sizes[most])
     for axis in {"vocab_size", "target_vocab_size"} & set(sizes) if "num_best" in sizes else ():
         sizes[axis] = max(sizes[axis], sizes["num_best"] + 1)  # a first step has no more hypotheses
+    for heads, key_heads in (("heads", "key_heads"), ("num_heads", "num_key_heads")):
+        if key_heads in sizes:
+            sizes[key_heads] = math.gcd(sizes.get(heads, 1) or 1, sizes[key_heads])
     if "num_heads" in sizes and "hidden_size" in sizes:
         sizes["hidden_size"] = sizes["num_heads"] * max(1, sizes["hidden_size"] // sizes["num_heads"])
     return sizes
@@ -371,6 +379,7 @@ def is_rounding(call: Call, row: Drawn) -> bool:
     normalised = isinstance(call.entry, Layer) or call.entry.name in NORMALISED
     bounded = max(row.scales.values(), default=0.0) > (0.0 if normalised else BOUNDS["wide"]["float64"])
     cancels = row.pattern == "cancelling" and (call.family == "decoders" or call.entry.name in CANCELLING)
+    cancels |= row.pattern == "graded" and call.entry.name in PARALLEL
     return row.dtype not in FULL or bounded or cancels
 
 

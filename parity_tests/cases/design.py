@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from attention_core.specification import INTEGER
+from attention_core.specification import INTEGER, Tensor
 from parity_tests.cases.case import FULL
 from parity_tests.cases.covering import (
     BOUNDS,
@@ -82,7 +82,10 @@ def settings(call: Call, drawn: Drawn) -> Iterator[tuple[str, Setting]]:
     yield from (("sizes", (axis, sizes[axis])) for axis in call.sizes)
     yield from (("coincidences", pair) for pair in call.coincidences if sizes[pair[0]] == sizes[pair[1]] > 1)
     yield from (("masks", (f"{name} is given", name in drawn.given)) for name in call.masks)
-    yield from (("masks", ("mask of one", axis)) for axis in several)
+    shared = [
+        tensor for tensor in call.inputs if tensor.broadcast and (not tensor.optional or tensor.name in drawn.given)
+    ]
+    yield from (("masks", setting) for setting in of_one(shared) if setting[1] in several)
     if call.entry.name in EVERY_MASK:
         yield "masks", ("axes of size 1", (several, "heads" in drawn.sizes, "valid_lens" in drawn.given))
     if "valid_lens" in drawn.given:
@@ -100,11 +103,17 @@ def settings(call: Call, drawn: Drawn) -> Iterator[tuple[str, Setting]]:
     yield "magnitude", ("dtype", drawn.dtype)
 
 
+def of_one(tensors: Iterable[Tensor]) -> list[tuple[str, str]]:
+    """The axes in which each of the tensors may have size 1."""
+    axes = [(f"{tensor.name} of one", axis.removesuffix("?")) for tensor in tensors for axis in tensor.axes]
+    return [setting for setting in axes if setting[1] != "one"]
+
+
 def required(call: Call) -> set[Setting]:
     """The settings that the rows of a call must cover."""
     settings: set[Setting] = {(axis, size) for axis, sizes in call.sizes.items() for size in sizes}
     settings |= set(call.coincidences) | {(f"{name} is given", given) for name in call.masks for given in (False, True)}
-    settings |= {("mask of one", axis) for axis in broadcast(call, call.masks) if axis != "one"}
+    settings |= set(of_one([tensor for tensor in call.inputs if tensor.broadcast]))
     settings |= {("layout", layout) for layout in LAYOUTS if call.inputs and (layout != "expanded" or call.floating)}
     settings |= {("shared", names) for names in sharing(call)}
     if "valid_lens" in call.masks:
@@ -189,6 +198,8 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
             row |= {"ones": (), "lens": "longest" if lens else ""}
     row["twice"] = plain and call.repeats
     row["infinite"] = call.entry.name == "from_additive_mask"  # else nothing is hidden
+    if "bias" in given:
+        row["infinite"] = picks.one((False, True))
     sizes = {axis: size for axis, size in sizes.items() if size}
     return Drawn(call.entry.name, call.method, dtype, index, sizes, options, tuple(given), **row)
 

@@ -142,7 +142,7 @@ def numbered(family: Drawn, pick: Pick) -> Drawn:
     return replace(
         row,
         wild=lens and not row.lens and pick(NOW_AND_THEN),
-        infinite=bool(set(INFINITE) & set(floating)) and not whole and pick(NOW_AND_THEN),
+        infinite=bool(set(INFINITE) & {*floating, *row.given}) and not whole and pick(NOW_AND_THEN),
         layouts=layouts,
         hidden=hidden if hides else "",
     )

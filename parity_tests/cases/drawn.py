@@ -42,7 +42,7 @@ WHOLE = {"scores": (1000.0, 2000), "queries": (4.0, 5), "keys": (500.0, 100)}
 LEAST = {name: {"features": 2} for name in ("cosine_score", "CosineAttention")}
 """Sizes below which an operator is degenerate: in one dimension a cosine is 1 or -1, and its gradient only rounding."""
 
-INFINITE = ("scores", "additive_mask")
+INFINITE = ("scores", "additive_mask", "bias")
 """Arrays that may contain -inf."""
 
 DROPOUT_RATE = 0.5
@@ -213,9 +213,10 @@ class Drawn:
 
     def _array(self, tensor: Tensor, sizes: Mapping[str, int]) -> np.ndarray:
         name = tensor.name
-        left_out = {"heads?"} if "heads" not in self.sizes else set()
-        if not self.rows:
-            left_out |= {axis for axis in tensor.axes if axis.endswith("?") and axis != "heads?"}
+        left_out = {"heads?", "key_heads?"} if "heads" not in self.sizes else set()
+        in_heads = "heads?" in tensor.axes and not left_out
+        if not (self.rows or in_heads):
+            left_out |= {axis for axis in tensor.axes if axis.endswith("?") and not axis.endswith("heads?")}
         axes = [axis.removesuffix("?") for axis in tensor.axes if axis not in left_out]
         shape = tuple(1 if tensor.broadcast and axis in self.ones else sizes[axis] for axis in axes)
         if tensor.kind == "boolean":
@@ -271,6 +272,7 @@ class Drawn:
         seen = allowed
         if "scores" in inputs:
             seen = allowed & (inputs["scores"] != -np.inf)
+        groups = np.arange(seen.shape[1]) * sizes.get("key_heads", 1) // seen.shape[1] if seen.ndim == 4 else None
         for name, array in inputs.items():
             axes = [axis.removesuffix("?") for axis in tensors[name].axes]
             if array.dtype.kind != "f" or self._padded_axis not in axes:
@@ -279,7 +281,10 @@ class Drawn:
                 array[np.broadcast_to(~allowed, array.shape)] = float(self.hidden)
             elif "queries" not in axes and not name.endswith("dropout_mask"):
                 unseen = np.asarray(~seen.any(axis=-2))
-                if unseen.ndim == 3 and "heads" not in axes:
+                if unseen.ndim == 3 and "key_heads" in axes and groups is not None:
+                    heads = range(sizes["key_heads"] if unseen.shape[1] > 1 else 1)
+                    unseen = np.stack([unseen[:, groups == head].all(axis=1) for head in heads], axis=1)
+                elif unseen.ndim == 3 and "heads" not in axes:
                     unseen = np.asarray(unseen.all(axis=1))
                 shape = array.shape if axes[-1] == self._padded_axis else array.shape[:-1]
                 array[np.broadcast_to(unseen, shape)] = float(self.hidden)

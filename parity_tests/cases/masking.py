@@ -15,6 +15,7 @@ from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Siz
 ATTENTION = {
     "batch": 2,
     "heads": 3,
+    "key_heads": 3,
     "features": 4,
     "queries": 5,
     "value_features": 6,

@@ -35,6 +35,13 @@ def heads_cases() -> Iterator[Case]:
     yield case("head_mask", "Heads that are off for a sequence.", {**full, "head_mask": factors}, HEADS)
     yield case("head_mask_row", "Heads that are off for all.", {**full, "head_mask": factors[0]}, HEADS, EXACT)
     yield case("no_bias", "Projections without biases.", full, {**HEADS, "bias": False})
+    groups = {**HEADS, "num_heads": 6, "num_key_heads": 2}
+    every = {**full, "head_mask": np.ones((sizes["batch"], 6))}
+    every.pop("dropout_mask")
+    every["mask"] = some_mask({**sizes, "heads": 6}, heads=True)
+    yield case("groups", "Three heads of queries for each of keys.", every, groups, options=per_head)
+    additive = {**groups, "score": "additive"}
+    yield case("groups_additive", "Heads that share keys, and another score.", every, additive, EXACT)
     same = {"query_size": 9, "num_heads": 3}
     keys, values = (draws.uniform(f"heads/{name}", (2, 7, 9), 1.0, SEED) for name in ("keys", "values"))
     yield case("one_size", "All of one size, the default.", {**full, "keys": keys, "values": values}, same)

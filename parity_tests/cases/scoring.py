@@ -31,7 +31,7 @@ def score_cases(operator: Operator) -> Iterator[Case]:
     if "scale" in {option.name for option in operator.options}:
         yield case("scale", "Another scale.", plain, scale=0.375)
     if "softcap" in {option.name for option in operator.options}:
-        yield case("softcap", "Bounded scores.", plain, scale=0.375, softcap=0.25)
+        yield case("softcap", "Bounded scores.", plain, softcap=0.25)
         yield case("softcap_large", "Bounded scores of features in the hundreds.", large, softcap=5e4)
     if operator is GAUSSIAN_SCORE:
         yield case("width", "Another width.", {**plain, "w": np.array(0.625)})

@@ -9,7 +9,7 @@ import numpy as np
 
 from attention_core.reference import attention, local
 from attention_core.reference.arrays import promote
-from attention_core.reference.masking import open_keys, softmax_over
+from attention_core.reference.masking import biased, open_keys, softmax_over
 from attention_core.reference.pooling import average, pool
 from parity_tests.mutants.mutant import mutant
 from parity_tests.mutants.shared import NOTHING, last_positions, unscaled_part, with_parameters, with_sizes
@@ -22,7 +22,7 @@ from parity_tests.mutants.shared import NOTHING, last_positions, unscaled_part, 
     green=NOTHING
     + " DotProductAttention-{none,open,gap_*,one_key,dropout,prepared_none,scale}:*"
     + " DotProductAttention-context_{none,open,one_key,no_*,scale,block}:*"
-    + " DotProductAttention-*{large,low}:gradient_[qk]*",
+    + " DotProductAttention-*{large,low}:gradient_[qk]* DotProductAttention-*bias_{hidden,softcap}:*",
 )
 def prepared_mask_lost(original: Any, memory: Any) -> Any:
     """The mask of a prepared memory is not used."""
@@ -43,6 +43,61 @@ def softcap_behind_the_mask(original: Any, self: Any) -> Any:
 
     with mock.patch.object(attention, "pool", pool if bound is None else bounded):
         return original()
+
+
+@mutant(
+    "DotProductAttention-{bias_softcap,context_bias_softcap,open}",
+    of="attention.DotProductAttention.attend",
+    red="DotProductAttention-*bias_softcap:*",
+)
+def bias_bounded_too(original: Any, self: Any, bias: Any) -> Any:
+    """A bias is added before scores are bounded."""
+    bound, score = self.sizes["softcap"], self._score
+
+    def scored(queries: Any, keys: Any) -> Any:
+        with with_sizes(self, softcap=None):
+            return bound * np.tanh(biased(score(queries, keys), bias) / bound)
+
+    with mock.patch.object(self, "_score", score if bound is None else scored):
+        return original(bias=bias if bound is None else None)
+
+
+@mutant(
+    "{DotProduct,MultiHead}Attention-{groups,open} DotProductAttention-{context_groups,groups_one}",
+    of="for_each_head",
+    red="*-*groups:*",
+    green="*:gradient_b_{k,o}",
+)
+def key_heads_tiled(original: Any, array: Any, queries: Any) -> Any:
+    """Key heads are tiled, not repeated: query head h reads key head h mod key_heads."""
+    heads, key_heads = queries.shape[-3], array.shape[-3]
+    return original() if heads == key_heads else np.concatenate([array] * (heads // key_heads), axis=-3)
+
+
+@mutant(
+    "{DotProduct,MultiHead}Attention-{bias*,open}",
+    of="biased",
+    red="*-bias:* *-bias_hidden:*",
+    green="*-bias:gradient_{bias,b_k,b_o}",
+)
+def bias_filled(original: Any, bias: Any) -> Any:
+    """A bias of -inf is replaced by a large number: all keys are alike where it hides them all."""
+    return original(bias=None if bias is None else np.where(bias == -np.inf, -1e9, bias))
+
+
+@mutant(
+    "{DotProduct,MultiHead}Attention-{bias*,open}",
+    of="biased",
+    red="*-bias_{keys,heads}:gradient_bias",
+    green="*:{context,weights}",
+)
+def bias_of_the_first_query(original: Any, scores: Any, bias: Any) -> Any:
+    """The gradient of a bias that is the same for all queries is that of the first query."""
+    result = original()
+    if bias is None or bias.shape[-2] > 1 or not np.iscomplexobj(bias):
+        return result
+    first = (np.arange(scores.shape[-2]) == 0)[:, None]
+    return np.where(first, result, original(bias=bias.real))
 
 
 @mutant("GeneralAttention-{open,no_keys}", of="attention.GeneralAttention._project", red="GeneralAttention-open:*")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from attention_core.reference.arrays import promote
-from attention_core.reference.masking import open_keys
-from attention_core.reference.pooling import pool
+from attention_core.reference.masking import biased, open_keys
+from attention_core.reference.pooling import for_each_head, pool
 from parity_tests.cases.case import Arrays, Case
 from parity_tests.mutants.mutant import Wrong, mutant
 from parity_tests.mutants.shared import open_to, steps_of, where_all
@@ -19,14 +19,22 @@ ATTEND = "attention.DotProductAttention.attend"
 def _context(wrong: Wrong) -> Wrong:
     """Attending whose context is wrong where it alone is requested, of all scores, what they may see, and values."""
 
-    def attend(original: Any, self: Any, queries: Any, memory: Any, need_weights: bool) -> Any:
+    def attend(original: Any, self: Any, queries: Any, memory: Any, need_weights: bool, bias: Any) -> Any:
         context, weights = original()
         if need_weights:
             return context, weights
-        scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
-        return wrong(context, scores, open_keys(scores, None, memory.mask), memory.values), None
+        return wrong(context, *_scores(self, queries, memory, bias)), None
 
     return attend
+
+
+def _scores(layer: Any, queries: Any, memory: Any, bias: Any) -> tuple[Any, Any, Any]:
+    """The scores of a layer, what they may see, and the values of each head that any may."""
+    queries = layer._to_batch_first(promote(queries))
+    keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
+    scores = biased(layer._score(queries, keys), bias)
+    allowed = open_keys(scores, None, memory.mask)
+    return scores, allowed, np.where(np.expand_dims(allowed.any(axis=-2), -1), values, 0.0)
 
 
 def _softmax_sums(scores: Any, allowed: Any, least: float = -np.inf) -> tuple[Any, Any, Any]:
@@ -57,7 +65,8 @@ LOWEST = -5e4
 def _below_the_lowest(case: Case, inputs: Arrays) -> bool:
     """Whether all inner products of some query's open keys lie below the running maximum's first value."""
     with np.errstate(invalid="ignore"):  # of hidden keys
-        products, allowed = inputs["queries"] @ inputs["keys"].swapaxes(-1, -2), open_to(case, inputs)
+        keys = for_each_head(inputs["keys"], inputs["queries"])
+        products, allowed = inputs["queries"] @ keys.swapaxes(-1, -2), open_to(case, inputs)
     if allowed is None:
         allowed = np.ones_like(products, bool)
     elif allowed.ndim < products.ndim:
@@ -76,7 +85,8 @@ def _partial_block(case: Case, inputs: Arrays) -> bool:
     "DotProductAttention-{context_*,fully_masked}",
     of=ATTEND,
     via=_context,
-    red="DotProductAttention-context_{fully_masked,prepared,lens_and_mask,heads_mask}:{context,gradient_values}",
+    red="DotProductAttention-context_{fully_masked,prepared,lens_and_mask,heads_mask}:{context,gradient_values}"
+    " DotProductAttention-context_{bias,softcap,groups_hidden}:{context,gradient_values}",
 )
 def fully_masked_averaged(context: Any, scores: Any, allowed: Any, values: Any) -> Any:
     """Without weights, a query that may attend to nothing gets the average of all values.
@@ -111,7 +121,7 @@ def blocks_not_rescaled(context: Any, scores: Any, allowed: Any, values: Any) ->
     "DotProductAttention-{context_*,ragged}",
     of=ATTEND,
     via=_context,
-    red="DotProductAttention-context_{ragged,heads,hidden_*,inf*}:*",
+    red="DotProductAttention-context_{ragged,heads,hidden_*,inf*,bias_{keys,heads,all},groups_one}:*",
 )
 def keys_cut_at_the_first(context: Any, scores: Any, allowed: Any, values: Any) -> Any:
     """Without weights, keys are cut off behind the last that the first sequence may attend to."""
@@ -172,14 +182,14 @@ def as_many_keys_as_queries(context: Any, scores: Any, allowed: Any, values: Any
     touches=where_all(_context_alone, _below_the_lowest),
     source="flashinfer-ai/flashinfer#4267",
 )
-def largest_from_a_number(original: Any, self: Any, queries: Any, memory: Any, need_weights: bool) -> Any:
+def largest_from_a_number(original: Any, self: Any, queries: Any, memory: Any, need_weights: bool, bias: Any) -> Any:
     """Without weights, the largest score is sought from -5e4 on: where all lie below, the context is 0."""
     if need_weights:
         return original()
     scale = self.sizes["scale"] if self.sizes["scale"] is not None else max(queries.shape[-1], 1) ** -0.5
-    scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
-    _, parts, below = _softmax_sums(scores, open_keys(scores, None, memory.mask), least=LOWEST * scale)
-    return self._to_batch_first(parts @ memory.values / np.where(below.real == 0.0, 1.0, below)), None
+    scores, allowed, values = _scores(self, queries, memory, bias)
+    _, parts, below = _softmax_sums(scores, allowed, least=LOWEST * scale)
+    return self._to_batch_first(parts @ values / np.where(below.real == 0.0, 1.0, below)), None
 
 
 @mutant(

@@ -81,7 +81,26 @@ ignored(
 )
 ignored("layer_scale_ignored", "DotProductAttention", "scale", red="DotProductAttention-scale:*")
 ignored("layer_softcap_ignored", "DotProductAttention", "softcap", red="DotProductAttention-*softcap:*")
-ignored("heads_softcap_ignored", "MultiHeadAttention", "softcap", red="MultiHeadAttention-softcap:*")
+ignored(
+    "heads_softcap_ignored",
+    "MultiHeadAttention",
+    "softcap",
+    red="MultiHeadAttention-softcap:*",
+    green="*:gradient_b_{v,o}",
+)
+ignored(
+    "bias_ignored",
+    "DotProductAttention.attend",
+    "bias",
+    red="DotProductAttention-{bias_keys,bias_heads,bias_all,bias_softcap,context_bias_all}:*",
+)
+ignored(
+    "heads_bias_ignored",
+    "MultiHeadAttention.attend",
+    "bias",
+    red="MultiHeadAttention-bias_{keys,heads,all}:*",
+    green="*:gradient_b_{k,v,o}",
+)
 ignored("cosine_layer_unscaled", "CosineAttention", "scale", red="CosineAttention-scale:*")
 ignored(
     "width_of_the_layer_ignored",

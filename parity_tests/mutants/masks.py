@@ -130,7 +130,7 @@ def mask_inverted(original: Any, mask: Any) -> Any:
     red="*:*",
     green=NOTHING
     + " *none:* masked_softmax-one_key:gradient_scores *-context_{no_*,block}:* *-context_low:gradient_[qk]*"
-    + " *{one_key,large}:gradient_{queries,keys,[Ww]_*}",
+    + " *{one_key,large}:gradient_{queries,keys,[Ww]_*} *bias_{hidden,softcap}:*",
 )
 def polarity_inverted(inputs: Arrays) -> Arrays:
     """The mask is inverted: what may be attended to is hidden, and what is hidden is attended to.

@@ -66,8 +66,8 @@ PORTING: dict[str, Porting] = {
     "from_additive_mask": Porting(
         ("float attn_mask", "extended attention mask", "attention bias", "bias of -1e9"),
         (
-            "A bias in the array is lost: add that of ALiBi or of relative positions to the scores before "
-            "masked_softmax.",
+            "A bias in the array is lost: pass that of ALiBi or of relative positions as bias to an attention layer, "
+            "in which -inf hides, too.",
             "A mask of 1 and 0 is not additive, and all of it would be open: compare it with 0 instead.",
             "Pass a mask of two axes, (queries, keys), as additive_mask[None].",
             "Common fills are -1e4 (float16), -1e6, -1e9, the lowest finite number, and -inf; an open key may have a "
@@ -139,7 +139,11 @@ PORTING: dict[str, Porting] = {
     ),
     "DotProductAttention": Porting(
         ("scaled dot-product attention", "keras.layers.Attention(use_scale=...)", "d2l DotProductAttention"),
-        ("With scale=1 it is Luong's dot.",),
+        (
+            "With scale=1 it is Luong's dot.",
+            "bias is the float attn_mask of PyTorch, the bias of Flax and jax.nn, and the float attn_mask of ONNX. It "
+            "has two axes, or as many as the scores: (batch, queries, keys) is not broadcast over heads.",
+        ),
     ),
     "AdditiveAttention": Porting(
         ("Bahdanau attention", "MLP attention", "tfa BahdanauAttention", "OpenNMT 'mlp'"),
@@ -204,6 +208,8 @@ PORTING: dict[str, Porting] = {
             "There are biases by default, as in PyTorch and Keras; the paper and d2l have none.",
             "The bias of the keys has no effect with dot, scaled_dot and general: its gradient is 0 up to rounding.",
             "head_mask multiplies the output of a head, not its weights.",
+            "Heads that share keys are neighbours, as with repeat_interleave, in Llama and with enable_gqa of PyTorch; "
+            "keys that are tiled belong to other heads.",
         ),
     ),
     "ablation_importance": Porting(("head ablation", "leave-one-head-out"), ()),

@@ -51,8 +51,9 @@ def in_lanes(function: Callable[..., jax.Array], *arrays: jax.Array | None) -> j
     """
     first, *_ = arrays
     assert first is not None
-    for axis, size in enumerate(first.shape[:-2]):
-        width = 1 if axes_of(first) else math.gcd(size, jax.device_count())
+    for axis in range(first.ndim - 2):
+        sizes = {array.shape[axis] for array in arrays if array is not None} - {1}  # heads may share those of keys
+        width = 1 if axes_of(first) or not sizes else math.gcd(*sizes, jax.device_count())
         if width > 1:
             function = partial(side_by_side, function, axis, width)
     return function(*arrays)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from backends.jax.arrays import varying
 from backends.jax.blocked.blocks import Arrays, in_lanes, linear, padded, parted, shared, with_auto_axes
+from backends.jax.masking import biased
 
 __all__ = ["blocked_dot_attention"]
 
@@ -29,10 +30,11 @@ def blocked_dot_attention(
     mask: jax.Array | None,
     scale: float,
     softcap: float | None = None,
+    bias: jax.Array | None = None,
 ) -> jax.Array:
     """Average the values by the softmax of scaled inner products, without keeping scores or weights.
 
-    context = attention_pooling(cap(scale · queries keysᵀ), values, mask=mask), the context alone, with
+    context = attention_pooling(cap(scale · queries keysᵀ) + bias, values, mask=mask), the context alone, with
     cap(x) = softcap · tanh(x / softcap), or x without softcap
 
     By blocks of keys, with s the scores, top the largest so far, z the sum of e^(s - top) and a the sum of e^(s - top)
@@ -41,33 +43,41 @@ def blocked_dot_attention(
 
     The backward pass computes each block again, from ln of the sum of e^s of each row: with the weights w, the
     cotangents g of the context and d[i, j] = g[i]·v[j], gradient of v[j] = sum over i of w[i, j] g[i], and of s[i, j] =
-    w[i, j] (d[i, j] - sum over k of w[i, k] d[i, k]); of q·k, that times scale (1 - (s[i, j] / softcap)²).
+    w[i, j] (d[i, j] - sum over k of w[i, k] d[i, k]), which is that of the bias, too, summed over the axes where its
+    size is 1; of q·k, that times scale (1 - tanh²).
 
     Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features), with
-    heads after batch or without; mask as in Memory; the result (batch, queries, value_features). What no query may
-    attend to need not be cleared before. float16 and bfloat16 are computed in float32. Second derivatives and forward
-    mode: as of blocked_additive_score.
+    heads after batch or without; mask as in Memory; bias of the rank of queries, each axis its size or 1; the result
+    (batch, queries, value_features). What no query may attend to need not be cleared before. float16 and bfloat16 are
+    computed in float32. Second derivatives and forward mode: as of blocked_additive_score.
     """
     precise = jnp.promote_types(queries.dtype, jnp.float32)
     if 0 in (*queries.shape[:-1], keys.shape[-2]):
         return jnp.zeros((*queries.shape[:-1], values.shape[-1]), values.dtype)
     q, k, v, mask = varying((*(array.astype(precise) for array in (queries, keys, values)), mask))
-    finite = varying(jnp.all(in_lanes(finite_values, v, mask)), q)
+    added = None if bias is None else varying(bias.astype(precise), q)
+    finite = varying(jnp.all(in_lanes(finite_values, v, in_groups(mask, v))), q)
+    score = Score(float(scale), None if softcap is None else float(softcap), bias is not None)
 
-    def context(queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None) -> jax.Array:
-        masks, numbers = varying(shared(mask, queries.shape[:-2], keys.shape[-2]), queries)
-        flat = (array.reshape(len(numbers), *array.shape[-2:]) for array in (queries, keys, values))
-        score = Score(float(scale), None if softcap is None else float(softcap))
-        return pooled(score, *flat, masks, numbers, finite).reshape(*queries.shape[:-1], values.shape[-1])
+    def context(
+        queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None, bias: jax.Array | None
+    ) -> jax.Array:
+        lead, num_keys = queries.shape[:-2], keys.shape[-2]
+        masks, numbers = varying(shared(mask, lead, num_keys), queries)
+        biases, numbers_of_biases = varying(shared(bias, lead, num_keys), queries)
+        flat = (array.reshape(-1, *array.shape[-2:]) for array in (queries, keys, values))
+        given = *flat, biases.astype(precise), masks, numbers, numbers_of_biases
+        return pooled(score, *given, finite).reshape(*queries.shape[:-1], values.shape[-1])
 
-    return in_lanes(context, q, k, v, mask).astype(values.dtype)
+    return in_lanes(context, q, k, v, mask, added).astype(values.dtype)
 
 
 class Score(NamedTuple):
-    """What makes a score of an inner product: its factor, and the bound of the result."""
+    """What makes a score of an inner product: its factor, the bound of the result, and whether there is a bias."""
 
     scale: float
     softcap: float | None
+    has_bias: bool
 
 
 class Blocks(NamedTuple):
@@ -76,7 +86,8 @@ class Blocks(NamedTuple):
     Shapes: queries (row blocks, rows, features), keys and values (column blocks, columns, ...), opened and visible
     (column blocks, columns), which say what any query may attend to, by mask alone and by scores, too; masks
     (row blocks or 1, column blocks, rows or 1, columns), needed (row blocks or 1, column blocks), which is False for a
-    fully masked block of finite numbers.
+    fully masked block of finite numbers; biases (biases, row blocks or 1, column blocks, rows or 1, columns), of all
+    heads, and the number of that of this head.
     """
 
     queries: jax.Array
@@ -86,6 +97,8 @@ class Blocks(NamedTuple):
     visible: jax.Array
     masks: jax.Array
     needed: jax.Array
+    biases: jax.Array
+    number: jax.Array
 
     def mask(self, row: Any, column: Any) -> jax.Array:
         """The mask of a block."""
@@ -96,6 +109,8 @@ class Blocks(NamedTuple):
         scores = self.queries[row] @ self.zero_masked_keys(column).T * score.scale
         if score.softcap is not None:
             scores = score.softcap * jnp.tanh(scores / score.softcap)
+        if score.has_bias:
+            scores = biased(scores, self.biases[self.number, jnp.minimum(row, self.biases.shape[1] - 1), column])
         return jnp.where(self.mask(row, column), scores, -jnp.inf)
 
     def zero_masked_keys(self, column: Any) -> jax.Array:
@@ -117,12 +132,18 @@ def by_heads(
     queries: jax.Array,
     keys: jax.Array,
     values: jax.Array,
+    biases: jax.Array,
     masks: jax.Array,
     numbers: jax.Array,
+    numbers_of_biases: jax.Array,
     visible: jax.Array,
     *more: jax.Array,
+    sums: Any = None,
 ) -> Any:
-    """function(blocks, *more) for each head, with more, (heads, queries, ...), by blocks of queries."""
+    """function(blocks, *more) for each head, with more, (heads, queries, ...), by blocks of queries.
+
+    With sums, function(blocks, sums, *more) returns (new sums, result), and these are the last ones and all results.
+    """
     rows, columns = parted(queries.shape[1], ROWS), parted(keys.shape[1], COLUMNS)
 
     def cut(array: jax.Array, part: int, mode: str = "constant") -> jax.Array:
@@ -131,23 +152,51 @@ def by_heads(
 
     # A row that fills a block repeats the last one, so that it adds no NaN; its cotangent is 0.
     opened = opened_keys(masks, numbers)
-    sides = cut(queries, rows, "edge"), *(cut(array, columns) for array in (keys, values, opened, visible))
-    tiles = cut(padded(masks, 2, columns), rows if masks.shape[1] > 1 else 1, "edge")
-    tiles = jnp.swapaxes(tiles.reshape(*tiles.shape[:3], -1, columns), 2, 3)
+    sides = cut(queries, rows, "edge"), cut(opened, columns), cut(visible, columns)
+    keys, values = cut(keys, columns), cut(values, columns)
+    of_keys = jnp.arange(len(queries)) // (len(queries) // len(keys))  # heads in groups, one after the other
+    tiles, biases = tiled(masks, rows, columns), tiled(biases, rows, columns)
     needed = jnp.any(tiles, axis=(3, 4))
 
-    def one(at: tuple[tuple[jax.Array, ...], jax.Array, tuple[jax.Array, ...]]) -> Any:
-        (queries, keys, values, opened, visible), number, more = at
-        finite = jnp.all(jnp.isfinite(keys), axis=(1, 2)) & jnp.all(jnp.isfinite(values), axis=(1, 2))
-        return function(Blocks(queries, keys, values, opened, visible, tiles[number], needed[number] | ~finite), *more)
+    def one(sums: Any, at: tuple[tuple[jax.Array, ...], tuple[jax.Array, ...], tuple[jax.Array, ...]]) -> Any:
+        (queries, opened, visible), (number, of_bias, of_key), more = at
+        keys_and_values = keys[of_key], values[of_key]
+        finite = [jnp.all(jnp.isfinite(array), axis=(1, 2)) for array in keys_and_values]
+        masking = opened, visible, tiles[number], needed[number] | ~(finite[0] & finite[1])
+        blocks = Blocks(queries, *keys_and_values, *masking, biases, of_bias)
+        return (None, function(blocks, *more)) if sums is None else function(blocks, sums, *more)
 
-    return jax.lax.map(one, (sides, numbers, tuple(cut(array, rows) for array in more)))
+    of_heads = sides, (numbers, numbers_of_biases, of_keys), tuple(cut(array, rows) for array in more)
+    last, results = jax.lax.scan(one, sums, of_heads)
+    return results if sums is None else (last, results)
+
+
+def tiled(array: jax.Array, rows: int, columns: int) -> jax.Array:
+    """(parts, queries or 1, keys) as (parts, row blocks or 1, column blocks, rows or 1, columns)."""
+    high = rows if array.shape[1] > 1 else 1
+    tiles = padded(padded(array, 2, columns), 1, high, "edge")
+    tiles = tiles.reshape(len(array), tiles.shape[1] // high, high, -1, columns)
+    return jnp.swapaxes(tiles, 2, 3)
+
+
+def untiled(tiles: jax.Array, like: jax.Array) -> jax.Array:
+    """What `tiled` gives, in the shape of the array that it was made of."""
+    parts, row_blocks, column_blocks, rows, columns = tiles.shape
+    array = jnp.swapaxes(tiles, 2, 3).reshape(parts, row_blocks * rows, column_blocks * columns)
+    return array[:, : like.shape[1], : like.shape[2]]
 
 
 def whole(array: jax.Array, count: int) -> jax.Array:
     """The array without its blocks, (heads, blocks, rows, ...) as (heads, count, ...)."""
     heads, blocks, part, *rest = array.shape
     return array.reshape(heads, blocks * part, *rest)[:, :count]
+
+
+def in_groups(mask: jax.Array | None, keys: jax.Array) -> jax.Array | None:
+    """The mask of the heads that share a key head, which is open where one of them may attend."""
+    if mask is None or mask.ndim < 4 or mask.shape[1] <= keys.shape[1]:
+        return mask
+    return jnp.any(mask.reshape(len(mask), keys.shape[1], -1, *mask.shape[2:]), axis=2)
 
 
 def opened_keys(masks: jax.Array, numbers: jax.Array) -> jax.Array:
@@ -166,7 +215,7 @@ def finite_values(values: jax.Array, mask: jax.Array | None) -> jax.Array:
 
 def visible_keys(score: Score, finite: jax.Array, *arguments: jax.Array) -> jax.Array:
     """Whether any query may attend to the key, (heads, keys), by mask and by scores above -inf."""
-    opened = opened_keys(*arguments[3:])
+    opened = opened_keys(*arguments[4:6])
 
     def head(blocks: Blocks) -> jax.Array:
         def column_block(column: jax.Array) -> jax.Array:
@@ -192,12 +241,14 @@ def pooled(
     queries: jax.Array,
     keys: jax.Array,
     values: jax.Array,
+    biases: jax.Array,
     masks: jax.Array,
     numbers: jax.Array,
+    numbers_of_biases: jax.Array,
     finite: jax.Array,
 ) -> jax.Array:
     """The context of each query, (heads, queries, value_features); finite as all values that any may attend to."""
-    return pooled_there(score, queries, keys, values, masks, numbers, finite)[0]
+    return pooled_there(score, queries, keys, values, biases, masks, numbers, numbers_of_biases, finite)[0]
 
 
 def pooled_there(score: Score, *given: jax.Array) -> tuple[jax.Array, Arrays]:
@@ -239,22 +290,22 @@ def pooled_tangents(score: Score, arguments: Arrays, tangents: Arrays) -> tuple[
     """The context and its tangents."""
     context, kept = pooled_there(score, *arguments)
     kept = *kept, arguments[-1]
-    return context, linear(partial(pooled_forward, score), partial(pooled_back, score), kept, tangents[:3])
+    return context, linear(partial(pooled_forward, score), partial(pooled_back, score), kept, tangents[:4])
 
 
 def pooled_forward(score: Score, kept: Arrays, tangents: Arrays) -> jax.Array:
     """The tangents of the context."""
     *arguments, _, _, finite = kept
-    sides, rest = tuple(arguments[:3]), (*arguments[3:], finite)
+    sides, rest = tuple(arguments[:4]), (*arguments[4:], finite)
     return jax.jvp(lambda *sides: pooled_there(score, *sides, *rest)[0], sides, tangents)[1]
 
 
 def pooled_back(score: Score, kept: Arrays, cotangents: jax.Array) -> Arrays:
-    """The gradients of queries, keys and values."""
+    """The gradients of queries, keys, values and biases."""
     *arguments, logs, _ = kept
 
-    def head(blocks: Blocks, cotangents: jax.Array, logs: jax.Array) -> tuple[jax.Array, ...]:
-        def row_block(of_sides: tuple[jax.Array, jax.Array], row: jax.Array) -> tuple[Any, jax.Array]:
+    def head(blocks: Blocks, of_biases: jax.Array, cotangents: jax.Array, logs: jax.Array) -> tuple[jax.Array, Arrays]:
+        def row_block(of_sides: Arrays, row: jax.Array) -> tuple[Arrays, jax.Array]:
             def weigh(column: Any, sums: tuple[jax.Array, ...]) -> Any:
                 def add(sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
                     weights, slopes, mean = sums
@@ -272,15 +323,22 @@ def pooled_back(score: Score, kept: Arrays, cotangents: jax.Array) -> Arrays:
 
             def back(column: Any, sums: tuple[jax.Array, ...]) -> Any:
                 def add(sums: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-                    of_queries, of_keys, of_values = sums
+                    of_queries, of_keys, of_values, of_biases = sums
                     weights, slopes, mean = weighed
-                    of_scores = weights[column] * (slopes[column] - mean) * score.scale
-                    if score.softcap is not None:
-                        of_scores *= 1.0 - (blocks.scores(score, row, column) / score.softcap) ** 2
+                    of_scores = weights[column] * (slopes[column] - mean)
                     of_scores = jnp.where(blocks.mask(row, column), of_scores, 0.0)
+                    if score.has_bias:
+                        spread = jnp.sum(of_scores, axis=0, keepdims=True) if of_biases.shape[3] == 1 else of_scores
+                        at = blocks.number, jnp.minimum(row, of_biases.shape[1] - 1), column
+                        of_biases = of_biases.at[at].add(spread)
+                    if score.softcap is not None:
+                        bounded = blocks.scores(score._replace(has_bias=False), row, column) / score.softcap
+                        of_scores *= jnp.where(bounded == -jnp.inf, 0.0, 1.0 - bounded**2)
+                    of_scores *= score.scale
                     of_queries = of_queries + of_scores @ blocks.zero_masked_keys(column)
                     of_keys = of_keys.at[column].add(of_scores.T @ blocks.queries[row])
-                    return of_queries, of_keys, of_values.at[column].add(weights[column].T @ cotangents[row])
+                    of_values = of_values.at[column].add(weights[column].T @ cotangents[row])
+                    return of_queries, of_keys, of_values, of_biases
 
                 return blocks.add(row, column, add, sums)
 
@@ -289,9 +347,18 @@ def pooled_back(score: Score, kept: Arrays, cotangents: jax.Array) -> Arrays:
             return tuple(sides), of_queries
 
         none = varying((jnp.zeros_like(blocks.keys), jnp.zeros_like(blocks.values)), blocks, cotangents)
-        (of_keys, of_values), of_queries = jax.lax.scan(row_block, none, jnp.arange(len(blocks.queries)))
+        rows = jnp.arange(len(blocks.queries))
+        (of_keys, of_values, of_biases), of_queries = jax.lax.scan(row_block, (*none, of_biases), rows)
         of_keys = jnp.where(blocks.opened[..., None], of_keys, 0.0)
-        return of_queries, of_keys, jnp.where(blocks.visible[..., None], of_values, 0.0)
+        return of_biases, (of_queries, of_keys, jnp.where(blocks.visible[..., None], of_values, 0.0))
 
-    by_head = by_heads(head, *arguments, cotangents, logs)
-    return tuple(whole(array, argument.shape[1]) for array, argument in zip(by_head, arguments, strict=False))
+    queries, keys, _, biases = arguments[:4]
+    none = tiled(jnp.zeros_like(biases), parted(queries.shape[1], ROWS), parted(keys.shape[1], COLUMNS))
+    none = varying(none, tuple(arguments), cotangents)
+    of_biases, by_head = by_heads(head, *arguments, cotangents, logs, sums=none)
+    of_sides = (whole(array, argument.shape[1]) for array, argument in zip(by_head, arguments, strict=False))
+    of_groups = (
+        jnp.sum(array.reshape(len(argument), -1, *array.shape[1:]), axis=1)
+        for array, argument in zip(of_sides, arguments, strict=False)
+    )
+    return *of_groups, untiled(of_biases, biases)

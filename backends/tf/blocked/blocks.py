@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from attention_core.errors import AttentionError
-from backends.tf.masking import precise, size
-from backends.tf.pooling import _attention_pooling
+from backends.tf.masking import open_to, precise, size
+from backends.tf.pooling import _attention_pooling, for_each_head, heads_for_each_key
 
 DOT_BLOCK = 2**21
 """The scores of one block: products of larger matrices gain more than a smaller cache."""
@@ -111,25 +111,39 @@ class Score(NamedTuple):
 
 
 def attended(
-    score: Score, fits: bool | tf.Tensor, values: tf.Tensor, mask: tf.Tensor | None, *arrays: tf.Tensor
+    score: Score,
+    fits: bool | tf.Tensor,
+    values: tf.Tensor,
+    mask: tf.Tensor | None,
+    *arrays: tf.Tensor,
+    bias: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """The context alone, of queries, keys and parameters: in blocks where that fits, and all is below LIMIT."""
+    """The context alone, of queries, keys and parameters: in blocks where that fits, and all is below LIMIT.
+
+    A bias is added to the scores; what it hides by -inf is hidden by the mask.
+    """
+    mask, biases = open_to(mask, bias), tuple[tf.Tensor, ...]()
+    if bias is not None:
+        rows = 1 if bias.shape[-2] == 1 else size(arrays[0], -2)
+        wide = tf.concat([tf.shape(bias)[:-2], [rows, size(arrays[1], -2)]], axis=0)
+        biases = (tf.broadcast_to(tf.where(tf.equal(bias, -math.inf), tf.zeros_like(bias), bias), wide),)
 
     @tf.custom_gradient
     def with_gradients(*arrays: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """The context, and the function that gives the gradients."""
+        """The context, and the function that gives the gradients; a bias comes first, if there is one."""
         inside = tuple(map(tf.stop_gradient, arrays))  # a tape that saw the inside would keep every block
         small = tf.logical_and(below_limit(*inside), fits)
-        results = tf.cond(small, lambda: by_blocks(score, mask, *inside), lambda: by_plain(score, mask, *inside))
+        given = inside if biases else (None, *inside)
+        results = tf.cond(small, lambda: by_blocks(score, mask, *given), lambda: by_plain(score, mask, *given))
 
         @tf.custom_gradient
         def gradients(upstream: tf.Tensor, *_: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
             """The gradients, which have none themselves."""
-            given = tf.stop_gradient(upstream)
+            above = tf.stop_gradient(upstream)
             of_arrays = tf.cond(
-                tf.logical_and(small, below_limit(given)),
-                lambda: block_gradients(score, mask, given, *results[1:], *inside),
-                lambda: plain_gradients(score, mask, given, *inside),
+                tf.logical_and(small, below_limit(above)),
+                lambda: block_gradients(score, mask, above, *results[1:], *given),
+                lambda: plain_gradients(score, mask, above, *given),
             )
             for gradient, array in zip(of_arrays, arrays, strict=True):
                 gradient.set_shape(array.shape)
@@ -139,7 +153,7 @@ def attended(
 
     queries = arrays[0]
     # A variable would be an argument that tf.custom_gradient does not expect.
-    context = with_gradients(*(precise(tf.convert_to_tensor(array)) for array in (values, *arrays)))
+    context = with_gradients(*(precise(tf.convert_to_tensor(array)) for array in (*biases, values, *arrays)))
     context.set_shape([*queries.shape[:-1], values.shape[-1]])
     return tf.cast(context, queries.dtype)
 
@@ -152,21 +166,24 @@ def below_limit(*arrays: tf.Tensor) -> tf.Tensor:
 def by_blocks(
     score: Score,
     mask: tf.Tensor | None,
+    bias: tf.Tensor | None,
     values: tf.Tensor,
     queries: tf.Tensor,
     keys: tf.Tensor,
     *parameters: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The context, and each query's highest score and total of exponentials."""
-    outputs = (keys.dtype,) * 3
+    outputs, all_keys, all_values = (keys.dtype,) * 3, merged(keys), merged(values)
     hiding, which = hidden_by(mask, queries, keys)
+    adding, which_bias = added_by(bias, queries, keys)
 
     def of_sequence(arrays: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        blocks, example_keys, example_values, visible = arrays
+        blocks, of_keys, visible, added = arrays
+        example_keys, example_values = all_keys[of_keys], all_values[of_keys]
 
         def of_block(pair: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, ...]:
             index, block = pair
-            scores = score.rows(block, example_keys, *parameters) + hiding(visible, index)
+            scores = score.rows(block, example_keys, *parameters) + adding(added, index) + hiding(visible, index)
             highest = tf.reduce_max(scores, axis=-1, keepdims=True)
             highest = tf.where(tf.math.is_finite(highest), highest, 0.0)
             exponentials = tf.exp(scores - highest)
@@ -176,7 +193,7 @@ def by_blocks(
 
         return tf.map_fn(of_block, (tf.range(size(blocks, 0)), blocks), fn_output_signature=outputs)
 
-    arrays = in_blocks(queries, DOT_BLOCK, size(keys, -2)), merged(keys), merged(values), which
+    arrays = in_blocks(queries, DOT_BLOCK, size(keys, -2)), grouped(queries, keys), which, which_bias
     results = tf.map_fn(of_sequence, arrays, fn_output_signature=outputs)
     context, highest, total = (out_of_blocks(array, queries) for array in results)
     return context, highest, total
@@ -188,45 +205,66 @@ def block_gradients(
     upstream: tf.Tensor,
     highest: tf.Tensor,
     total: tf.Tensor,
+    bias: tf.Tensor | None,
     values: tf.Tensor,
     queries: tf.Tensor,
     keys: tf.Tensor,
     *parameters: tf.Tensor,
 ) -> tuple[tf.Tensor, ...]:
-    """The gradients of values, queries, keys and parameters."""
-    outputs = (keys.dtype,) * (3 + len(parameters))
+    """The gradients of a bias, if there is one, and of values, queries, keys and parameters."""
     hiding, which = hidden_by(mask, queries, keys)
+    adding, which_bias = added_by(bias, queries, keys)
+    narrow, all_keys, all_values = bias is not None and bias.shape[-2] == 1, merged(keys), merged(values)
 
     def of_sequence(arrays: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
-        blocks, given, highest, inverse, example_keys, example_values, visible = arrays
+        """The gradients of a sequence; that of its bias comes first, (blocks or 1, rows or 1, keys)."""
+        blocks, given, highest, inverse, of_keys, visible, added = arrays
+        example_keys, example_values = all_keys[of_keys], all_values[of_keys]
         count = size(blocks, 0)
 
-        def add(index: tf.Tensor, of_queries: tf.TensorArray, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        def add(
+            index: tf.Tensor, of_queries: tf.TensorArray, of_bias: tf.TensorArray, *sums: tf.Tensor
+        ) -> tuple[tf.Tensor, ...]:
             above = given[index] * inverse[index]
-            scores = score.rows(blocks[index], example_keys, *parameters) + hiding(visible, index)
+            scores = score.rows(blocks[index], example_keys, *parameters)
+            scores += adding(added, index) + hiding(visible, index)
             exponentials = tf.exp(scores - highest[index])
             slopes = tf.matmul(above, example_values, transpose_b=True)
             # Not above · context, which is rounded otherwise: a single open key has to get a gradient of 0.
             mean = tf.reduce_sum(exponentials * slopes, axis=-1, keepdims=True) * inverse[index]
             slopes = exponentials * (slopes - mean)
+            if bias is not None:
+                of_bias = of_bias.write(index, tf.reduce_sum(slopes, axis=0, keepdims=True) if narrow else slopes)
             of_block, *others = score.gradients(slopes, blocks[index], example_keys, *parameters)
             parts = tf.matmul(exponentials, above, transpose_a=True), *others
-            return index + 1, of_queries.write(index, of_block), *map(tf.add, sums, parts)
+            return index + 1, of_queries.write(index, of_block), of_bias, *map(tf.add, sums, parts)
 
         sums = map(tf.zeros_like, (example_values, example_keys, *parameters))
-        start = 0, tf.TensorArray(keys.dtype, size=count), *sums
-        _, of_queries, *totals = repeated(add, count, start)
-        return of_queries.stack(), *totals
+        start = 0, *(tf.TensorArray(keys.dtype, size=count) for _ in range(2)), *sums
+        _, of_queries, of_bias, *totals = repeated(add, count, start)
+        if bias is None:
+            return of_queries.stack(), *totals
+        blocks_of_bias = of_bias.stack()
+        if narrow:
+            blocks_of_bias = tf.reduce_sum(blocks_of_bias, axis=0, keepdims=True)
+        return blocks_of_bias, of_queries.stack(), *totals
 
     # The rows at the end of the last block have an exponential of 0, whatever their score.
     rows = ((queries, 0.0), (upstream, 0.0), (highest, math.inf), (1.0 / total, 0.0))
     blocks = (in_blocks(array, DOT_BLOCK, size(keys, -2), fill) for array, fill in rows)
-    arrays = (*blocks, merged(keys), merged(values), which)
-    of_queries, of_values, of_keys, *others = tf.map_fn(of_sequence, arrays, fn_output_signature=outputs)
+    arrays = (*blocks, grouped(queries, keys), which, which_bias)
+    outputs = (keys.dtype,) * (3 + len(parameters))
+    if bias is None:
+        of_biases: tuple[tf.Tensor, ...] = ()
+        of_queries, of_values, of_keys, *others = tf.map_fn(of_sequence, arrays, fn_output_signature=outputs)
+    else:
+        of_bias, of_queries, of_values, of_keys, *others = accumulated(of_sequence, arrays, bias)
+        of_biases = (of_bias,)
     return (
-        unmerged(of_values, values),
+        *of_biases,
+        of_groups(of_values, values, queries),
         out_of_blocks(of_queries, queries),
-        unmerged(of_keys, keys),
+        of_groups(of_keys, keys, queries),
         *(tf.reduce_sum(array, axis=0) for array in others),
     )
 
@@ -234,40 +272,41 @@ def block_gradients(
 def by_plain(
     score: Score,
     mask: tf.Tensor | None,
+    bias: tf.Tensor | None,
     values: tf.Tensor,
     queries: tf.Tensor,
     keys: tf.Tensor,
     *parameters: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The context by the plain formula, and two arrays in place of what else by_blocks gives."""
+    keys, values = for_each_head(keys, queries), for_each_head(values, queries)
     scores, nothing = score.plain(queries, keys, *parameters), tf.zeros_like(queries[..., :1])
+    scores = scores if bias is None else scores + bias
     return _attention_pooling(scores, values, mask, None)[0], nothing, nothing
 
 
 def plain_gradients(
-    score: Score, mask: tf.Tensor | None, upstream: tf.Tensor, *arrays: tf.Tensor
+    score: Score, mask: tf.Tensor | None, upstream: tf.Tensor, *arrays: tf.Tensor | None
 ) -> tuple[tf.Tensor, ...]:
     """The gradients of the plain formula."""
+    given = [array for array in arrays if array is not None]
     with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(arrays)
+        tape.watch(given)
         context, *_ = by_plain(score, mask, *arrays)
-    return tuple(tape.gradient(context, arrays, upstream))
+    return tuple(tape.gradient(context, given, upstream))
 
 
 def hidden_by(
     mask: tf.Tensor | None, queries: tf.Tensor, keys: tf.Tensor
 ) -> tuple[Callable[[tf.Tensor, tf.Tensor], tf.Tensor], tf.Tensor]:
     """What a block adds to its scores, -inf where the mask is closed, of the mask for a sequence; and which that is."""
-    lead = tf.shape(queries)[:-2]
-    lead_of_mask = tf.ones_like(lead) if mask is None else tf.shape(mask)[:-2]
-    which = tf.reshape(tf.broadcast_to(tf.reshape(tf.range(tf.reduce_prod(lead_of_mask)), lead_of_mask), lead), (-1,))
-    which = tf.pad(which, [[0, tf.cast(tf.equal(size(which, 0), 0), tf.int32)]])  # as merged does
+    which = numbered(mask, queries)
     if mask is None:
         return lambda visible, index: tf.zeros((), keys.dtype), which
     mask = tf.convert_to_tensor(mask)
     one = mask.shape[-2] == 1
     if not one:
-        rows = tf.concat([lead_of_mask, [size(queries, -2), tf.shape(mask)[-1]]], axis=0)
+        rows = tf.concat([tf.shape(mask)[:-2], [size(queries, -2), tf.shape(mask)[-1]]], axis=0)
         mask = tf.broadcast_to(mask, rows)
     blocks = in_blocks(mask, DOT_BLOCK, 1 if one else size(keys, -2))
 
@@ -275,3 +314,61 @@ def hidden_by(
         return tf.where(blocks[visible, 0 if one else index], tf.zeros((), keys.dtype), -math.inf)
 
     return hiding, which
+
+
+def added_by(
+    bias: tf.Tensor | None, queries: tf.Tensor, keys: tf.Tensor
+) -> tuple[Callable[[tf.Tensor, tf.Tensor], tf.Tensor], tf.Tensor]:
+    """What a block adds to its scores of the bias for a sequence; and which that is."""
+    which = numbered(bias, queries)
+    if bias is None:
+        return lambda added, index: tf.zeros((), keys.dtype), which
+    blocks, one = bias_in_blocks(bias), bias.shape[-2] == 1
+    return lambda added, index: blocks[added, 0 if one else index], which
+
+
+def bias_in_blocks(bias: tf.Tensor) -> tf.Tensor:
+    """A bias of all keys as (biases, blocks, rows, keys), one row of one block if it is the same for all queries."""
+    return in_blocks(bias, DOT_BLOCK, 1 if bias.shape[-2] == 1 else size(bias, -1))
+
+
+def grouped(queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
+    """For each sequence and head, the number of its keys, which several heads may share."""
+    count = heads_for_each_key(queries, keys)
+    return tf.range(size(merged(queries), 0)) // (max(count, 1) if isinstance(count, int) else tf.maximum(count, 1))
+
+
+def of_groups(array: tf.Tensor, keys: tf.Tensor, queries: tf.Tensor) -> tf.Tensor:
+    """The sum over the heads that share keys, in the shape of these, of an array with all heads that is merged."""
+    count = heads_for_each_key(queries, keys)
+    if isinstance(count, int) and count == 1:
+        return unmerged(array, keys)
+    batch, _, rows, features = sizes(keys)
+    array = tf.reshape(unmerged(array, queries), (batch, size(keys, 1), count, rows, features))
+    return tf.reduce_sum(array, axis=2)
+
+
+def numbered(shared: tf.Tensor | None, queries: tf.Tensor) -> tf.Tensor:
+    """For each sequence and head, the number of its mask or bias."""
+    lead = tf.shape(queries)[:-2]
+    of_shared = tf.ones_like(lead) if shared is None else tf.shape(shared)[:-2]
+    which = tf.reshape(tf.broadcast_to(tf.reshape(tf.range(tf.reduce_prod(of_shared)), of_shared), lead), (-1,))
+    return tf.pad(which, [[0, tf.cast(tf.equal(size(which, 0), 0), tf.int32)]])  # as merged does
+
+
+def accumulated(
+    of_sequence: Callable[[tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]],
+    arrays: tuple[tf.Tensor, ...],
+    bias: tf.Tensor,
+) -> tuple[tf.Tensor, ...]:
+    """The sum of the first result for each bias, whose number is the last array, and the others for each sequence."""
+    count, dtype = size(arrays[0], 0), bias.dtype
+
+    def turn(number: tf.Tensor, total: tf.Tensor, *results: tf.TensorArray) -> tuple[Any, ...]:
+        of_bias, *others = of_sequence(tuple(array[number] for array in arrays))
+        total = tf.tensor_scatter_nd_add(total, [[arrays[-1][number]]], of_bias[None])
+        return number + 1, total, *(array.write(number, one) for array, one in zip(results, others, strict=True))
+
+    start = 0, tf.zeros_like(bias_in_blocks(bias)), *(tf.TensorArray(dtype, size=count) for _ in range(3))
+    _, total, *results = repeated(turn, count, start)
+    return out_of_blocks(total, bias), *(array.stack() for array in results)

@@ -21,10 +21,11 @@ def blocked_dot_attention(
     mask: tf.Tensor | None,
     scale: float,
     softcap: float | None = None,
+    bias: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Average the values by the softmax of scaled inner products, without keeping scores or weights.
 
-    context = attention_pooling(cap(scale · queries keysᵀ), values, mask=mask), the context alone, with
+    context = attention_pooling(cap(scale · queries keysᵀ) + bias, values, mask=mask), the context alone, with
     cap(x) = softcap · tanh(x / softcap), or x without softcap
 
     A block is of some queries and all keys of one head. With s the scores and m[i] the largest that is open to query i,
@@ -36,14 +37,14 @@ def blocked_dot_attention(
 
     dvalues[j] = sum over i of e[i, j] u[i];  ds[i, j] = e[i, j] (p[i, j] - sum over k of e[i, k] p[i, k] / total[i])
     dqueries[i] = scale · sum over j of ds[i, j] keys[j];  dkeys[j] = scale · sum over i of ds[i, j] queries[i], with
-    ds[i, j] (1 - (s[i, j] / softcap)²) for ds[i, j] if softcap is given
+    ds[i, j] (1 - tanh²) for ds[i, j] if softcap is given;  dbias = ds, summed over the axes where its size is 1
 
     Below LIMIT every score is finite, so that the mask alone hides keys, and a weight of 0 silences what it hides.
     Beyond it, and where a number is NaN, the plain formula is computed. Half types are computed in float32.
 
     Shapes: queries (batch, queries, features), keys (batch, keys, features), values (batch, keys, value_features), with
-    heads after batch or without; mask of the same rank, each axis its size or 1, or None; returns the context, (batch,
-    queries, value_features), with heads or without. Second derivatives raise an AttentionError but for
+    heads after batch or without; mask and bias of the same rank, each axis its size or 1, or None; returns the context,
+    (batch, queries, value_features), with heads or without. Second derivatives raise an AttentionError but for
     set_path("plain").
     """
 
@@ -61,4 +62,4 @@ def blocked_dot_attention(
         return tf.matmul(slopes, keys) * scale, tf.matmul(slopes, rows * scale, transpose_a=True)
 
     score = Score(lambda queries, keys: _scaled_dot_score(queries, keys, scale, softcap), rows_scored, gradients)
-    return attended(score, finite, values, mask, queries, keys)
+    return attended(score, finite, values, mask, queries, keys, bias=bias)

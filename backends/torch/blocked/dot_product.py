@@ -19,8 +19,8 @@ from backends.torch.blocked.blocks import (
     seen,
     without_autocast,
 )
-from backends.torch.masking import precise
-from backends.torch.pooling import _attention_pooling
+from backends.torch.masking import aligned, biased, precise
+from backends.torch.pooling import _attention_pooling, for_each_head
 from backends.torch.scoring import _scaled_dot_score
 
 __all__ = ["blocked_dot_attention"]
@@ -43,23 +43,26 @@ def blocked_dot_attention(
     mask: torch.Tensor | None,
     scale: float,
     softcap: float | None = None,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Average the values by the softmax of scaled inner products, without keeping scores or weights.
 
-    context = attention_pooling(cap(scale · queries keysᵀ), values, mask=mask), the context alone, with
-    cap(x) = softcap · tanh(x / softcap), or x without softcap
+    context = attention_pooling(cap(scale · queries keysᵀ) + bias, values, mask=mask), the context alone, with
+    cap(x) = softcap · tanh(x / softcap), or x without softcap; bias has as many axes as queries, each its size or 1
 
     Head by head, some queries and some keys at a time, over the keys up to the last that is open. With s the scores, l
     of each query ln sum exp s, and g the gradient of the context, the backward computes each block again:
 
         p = exp(s - l);  ds = p (dp - sum of p dp), dp = g valuesᵀ;  dvalues = pᵀ g
-        dqueries = scale ds keys;  dkeys = scale dsᵀ queries, with ds (1 - (s / softcap)²) for ds if softcap is given
+        dqueries = scale ds keys;  dkeys = scale dsᵀ queries;  dbias = ds, summed over the axes where its size is 1
+
+    With softcap, ds (1 - tanh²) stands for ds in dqueries and dkeys.
 
     float16 and bfloat16 are computed in float32. It has first derivatives, in reverse mode; others raise RuntimeError.
     Where no gradient is requested and none of these keys is hidden, a head is scaled_dot_product_attention. The
     plain formula is taken where a score may be infinite, in a compiled function, and on other devices than a CPU.
     """
-    return dot_attention(queries, keys, values, mask, scale, softcap, False)[0]
+    return dot_attention(queries, keys, values, bias, mask, scale, softcap, False)[0]
 
 
 @without_autocast
@@ -67,6 +70,7 @@ def dot_attention(
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
+    bias: torch.Tensor | None,
     mask: torch.Tensor | None,
     scale: float,
     softcap: float | None,
@@ -75,10 +79,10 @@ def dot_attention(
     """The context as of blocked_dot_attention, and the weights, which the backward then does not compute again."""
     narrow = need_weights and queries.dtype not in BOUND
     if torch.compiler.is_compiling() or narrow or queries.device.type != "cpu":
-        context, weights = pooled(queries, keys, values, mask, scale, softcap)
+        context, weights = pooled(queries, keys, values, bias, mask, scale, softcap)
         return context, weights if need_weights else None
     keep = torch.is_grad_enabled()
-    context, weights, _ = Attended.apply(queries, keys, values, mask, scale, softcap, need_weights, keep)
+    context, weights, _ = Attended.apply(queries, keys, values, bias, mask, scale, softcap, need_weights, keep)
     return context, weights if need_weights else None
 
 
@@ -86,12 +90,15 @@ def pooled(
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
+    bias: torch.Tensor | None,
     mask: torch.Tensor | None,
     scale: float,
     softcap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Context and weights by the plain formula."""
-    return _attention_pooling(_scaled_dot_score(queries, keys, scale, softcap), values, mask, None)
+    keys, values = for_each_head(keys, queries), for_each_head(values, queries)
+    scores = _scaled_dot_score(queries, keys, scale, softcap)
+    return _attention_pooling(scores if bias is None else biased(scores, bias), values, mask, None)
 
 
 class Attended(torch.autograd.Function):
@@ -102,6 +109,7 @@ class Attended(torch.autograd.Function):
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
+        bias: torch.Tensor | None,
         mask: torch.Tensor | None,
         scale: float,
         softcap: float | None,
@@ -111,13 +119,15 @@ class Attended(torch.autograd.Function):
         """(Context, weights, sums); without sums where it is computed by the plain formula."""
         weights = queries.new_empty(*queries.shape[:-1], keys.shape[-2]) if need_weights else queries.new_empty(0)
         sums = precise(queries).new_full(queries.shape[:-1], torch.inf)
-        if not finite(queries, keys, scale):
-            context, pooled_weights = pooled(queries, keys, values, mask, scale, softcap)
+        if not finite(queries, keys, bias, scale):
+            context, pooled_weights = pooled(queries, keys, values, bias, mask, scale, softcap)
             return context, pooled_weights if need_weights else weights, sums
         context = values.new_zeros(*queries.shape[:-1], values.shape[-1])
+        added, mask = split(bias, mask)
         for at, n, hidden in open_parts(queries, keys, mask):
-            q, k, v = precise(queries[at]), precise(keys[at][:n]), seen(values[at][:n], hidden)
-            if n and hidden is None and softcap is None and not (keep or need_weights):
+            shared = at_keys(at, queries, keys)
+            q, k, v = precise(queries[at]), precise(keys[shared][:n]), seen(values[shared][:n], hidden)
+            if n and hidden is None and softcap is None and bias is None and not (keep or need_weights):
                 given = (array[None, None] for array in (q, k, v))
                 context[at] = torch.nn.functional.scaled_dot_product_attention(*given, scale=scale)[0, 0]
                 continue
@@ -132,6 +142,8 @@ class Attended(torch.autograd.Function):
                     torch.mm(q[rows], part.keys.t(), out=part.p)
                     if softcap is not None:
                         part.p.tanh_().mul_(softcap * LOG2_E)
+                    if added is not None:
+                        part.p.add_(added.of(at, rows, part.at), alpha=LOG2_E)
                     if part.hidden is not None:
                         part.p.masked_fill_(part.hidden, -torch.inf)
                     torch.maximum(top, part.p.amax(dim=-1, keepdim=True), out=top)
@@ -159,7 +171,7 @@ class Attended(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of queries, keys and values."""
+        """The gradients of queries, keys, values and bias."""
         with autocast_off(ctx.saved_tensors[0]):
             options = ctx.scale, ctx.softcap, ctx.need_weights
             results = AttendedGradients.apply(*gradients[:2], *ctx.saved_tensors, *options)
@@ -181,24 +193,30 @@ class AttendedGradients(torch.autograd.Function):
         queries: torch.Tensor,
         keys: torch.Tensor,
         values: torch.Tensor,
+        bias: torch.Tensor | None,
         mask: torch.Tensor | None,
         weights: torch.Tensor,
         sums: torch.Tensor,
         scale: float,
         softcap: float | None,
         need_weights: bool,
-    ) -> tuple[torch.Tensor, ...]:
-        """The gradients of queries, keys and values."""
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of queries, keys, values and bias."""
         if gradient is None:
             gradient = values.new_zeros(*queries.shape[:-1], values.shape[-1])
-        if not finite(queries, keys, scale):
-            plain = partial(pooled, mask=mask, scale=scale, softcap=softcap)
+        if not finite(queries, keys, bias, scale):
+            options: dict[str, Any] = {"mask": mask, "scale": scale, "softcap": softcap}
             cotangents = gradient, of_weights if need_weights else None
-            return plain_gradients(plain, (queries, keys, values), cotangents)
+            if bias is not None:
+                return plain_gradients(partial(pooled, **options), (queries, keys, values, bias), cotangents)
+            return *plain_gradients(partial(pooled, bias=None, **options), (queries, keys, values), cotangents), None
         d_queries, d_keys, d_values = (precise(torch.zeros_like(array)) for array in (queries, keys, values))
+        added, mask = split(bias, mask)
         for at, n, hidden in open_parts(queries, keys, mask):
-            q, k, v = precise(queries[at]), precise(keys[at][:n]), seen(values[at][:n], hidden)
-            g, dk, dv, scaled = precise(gradient[at]), d_keys[at][:n], d_values[at][:n], q * factor_of(scale, softcap)
+            shared = at_keys(at, queries, keys)
+            q, k, v = precise(queries[at]), precise(keys[shared][:n]), seen(values[shared][:n], hidden)
+            g, dk, scaled = precise(gradient[at]), d_keys[shared][:n], q * factor_of(scale, softcap)
+            dv = d_values[shared][:n] if hidden is None else torch.zeros_like(v)
             for rows in blocks_of_rows(len(q), n, least=ROWS):
                 returned = weights[at][rows, :n] if need_weights else None
                 parts = parts_of(q[rows], k, v, None if hidden is None else hidden[rows], returned)
@@ -210,6 +228,8 @@ class AttendedGradients(torch.autograd.Function):
                             torch.mm(scaled[rows], part.keys.t(), out=part.p)
                         else:
                             torch.mul(capped[index], softcap * LOG2_E, out=part.p)
+                        if added is not None:
+                            part.p.add_(added.of(at, rows, part.at), alpha=LOG2_E)
                         part.p.sub_(sums[at][rows, None]).exp2_()
                         if part.hidden is not None:
                             part.p.masked_fill_(part.hidden, 0.0)
@@ -221,13 +241,16 @@ class AttendedGradients(torch.autograd.Function):
                 for index, (part, ds) in enumerate(zip(parts, slopes, strict=True)):
                     ds.addcmul_(part.p, mean, value=-1)
                     dv[part.at].addmm_(part.p.t(), g[rows])
+                    if added is not None:
+                        added.add(at, rows, part.at, ds)
                     if softcap is not None:
                         ds.mul_(1.0 - capped[index].square_())
                     d_queries[at][rows].addmm_(ds, part.keys, alpha=scale)
                     dk[part.at].addmm_(ds.t(), q[rows], alpha=scale)
             if hidden is not None:
-                dv.masked_fill_(hidden.all(dim=0)[:, None], 0.0)
-        return d_queries.to(queries.dtype), d_keys.to(keys.dtype), d_values.to(values.dtype)
+                d_values[shared][:n] += dv.masked_fill_(hidden.all(dim=0)[:, None], 0.0)
+        sums_of = (d_queries.to(queries.dtype), d_keys.to(keys.dtype), d_values.to(values.dtype))
+        return *sums_of, None if bias is None or added is None else added.gradient.to(bias.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -245,6 +268,40 @@ class AttendedGradients(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
         """One call for each position of the axis that torch.func.vmap adds."""
         return mapped(AttendedGradients, info, in_dims, arguments)
+
+
+class Added(NamedTuple):
+    """A finite bias, and the sum of its gradients, each axis its size or 1."""
+
+    bias: torch.Tensor
+    gradient: torch.Tensor
+
+    def of(self, at: tuple[int, ...], rows: slice, columns: slice) -> torch.Tensor:
+        """What is added to the scores of a block."""
+        return self.block(self.bias, at, rows, columns)
+
+    def add(self, at: tuple[int, ...], rows: slice, columns: slice, slopes: torch.Tensor) -> None:
+        """Add the gradients of a block of scores."""
+        block = self.block(self.gradient, at, rows, columns)
+        block += slopes.sum_to_size(block.shape)
+
+    @staticmethod
+    def block(array: torch.Tensor, at: tuple[int, ...], rows: slice, columns: slice) -> torch.Tensor:
+        """The block of an array, in which axes of size 1 are the same for all."""
+        lead = tuple(index if size > 1 else 0 for index, size in zip(at, array.shape, strict=False))
+        cut = (part if size > 1 else slice(1) for part, size in zip((rows, columns), array.shape[-2:], strict=True))
+        return array[(*lead, *cut)]
+
+
+def split(bias: torch.Tensor | None, mask: torch.Tensor | None) -> tuple[Added | None, torch.Tensor | None]:
+    """What a bias adds, and the mask with what it hides by -inf."""
+    if bias is None:
+        return None, mask
+    hidden = bias == -torch.inf
+    finite_bias = precise(bias.masked_fill(hidden, 0.0))
+    if hidden.any():
+        mask = ~hidden if mask is None else aligned(mask, hidden.ndim) & ~hidden
+    return Added(finite_bias, torch.zeros_like(finite_bias)), mask
 
 
 class Part(NamedTuple):
@@ -273,17 +330,23 @@ def parts_of(
     return [part(slice(first, min(first + KEYS, len(keys)))) for first in range(0, len(keys), KEYS)]
 
 
+def at_keys(at: tuple[int, ...], queries: torch.Tensor, keys: torch.Tensor) -> tuple[int, ...]:
+    """The place of the keys that a sequence, or a head, reads: several heads may share them."""
+    return at if len(at) < 2 else (at[0], at[1] * keys.shape[1] // queries.shape[1])
+
+
 def factor_of(scale: float, softcap: float | None) -> float:
     """The factor of q·k in the exponent of 2, or in the tanh that bounds the score."""
     return scale * LOG2_E if softcap is None else scale / softcap
 
 
-def finite(queries: torch.Tensor, keys: torch.Tensor, scale: float) -> bool:
-    """Whether no score can be infinite, or NaN, by the largest entries."""
+def finite(queries: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None, scale: float) -> bool:
+    """Whether no score can be infinite, or NaN, by the largest entries; but for a bias of -inf, which hides."""
     if not (queries.numel() and keys.numel()):
         return True
-    largest = [max(abs(float(end)) for end in array.aminmax()) for array in (queries, keys)]
-    bound = largest[0] * largest[1] * queries.shape[-1] * max(abs(scale), 1.0)
+    given = [queries, keys] if bias is None else [queries, keys, bias.masked_fill(bias == -torch.inf, 0.0)]
+    largest = [max(abs(float(end)) for end in array.aminmax()) for array in given]
+    bound = largest[0] * largest[1] * queries.shape[-1] * max(abs(scale), 1.0) + sum(largest[2:])
     return all(size == size for size in largest) and bound * LOG2_E < torch.finfo(queries.dtype).max / 2
 
 

@@ -130,6 +130,22 @@ LAYERS: Table = {
             "for every head. Shapes: queries=(2, 3, 5, 4), keys=(2, 3, 7, 4), values=(2, 3, 7, 6), mask=(2, 5, 7).",
         ),
         (
+            lambda layer, a: layer(a(2, 3, 5, 4), a(2, 3, 7, 4), a(2, 3, 7, 6), bias=a(2, 5, 7)),
+            "DotProductAttention: axis 'heads' is in queries but not in bias. Give bias[:, None], which is the same "
+            "for every head. Shapes: queries=(2, 3, 5, 4), keys=(2, 3, 7, 4), values=(2, 3, 7, 6), bias=(2, 5, 7).",
+        ),
+        (
+            lambda layer, a: layer(a(2, 3, 5, 4), a(2, 2, 7, 4), a(2, 2, 7, 6)),
+            "DotProductAttention: axis 'heads' is 3, expected a multiple of axis 'key_heads', which is 2. Every key "
+            "head is read by as many query heads as the others. Shapes: queries=(2, 3, 5, 4), keys=(2, 2, 7, 4), "
+            "values=(2, 2, 7, 6).",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 4), a(2, 7, 4), a(2, 7, 6), bias=a(7)),
+            "DotProductAttention: bias has 1 axis, expected (queries, keys) or (batch, queries, keys) or (batch, "
+            "heads, queries, keys). Shapes: queries=(2, 5, 4), keys=(2, 7, 4), values=(2, 7, 6), bias=(7,).",
+        ),
+        (
             lambda layer, a: layer.prepare(a(2, 3, 7, 4), a(2, 3, 7, 6), None, a(2, 7, dtype=bool)),
             "DotProductAttention.prepare: mask has 2 axes, expected (batch, queries, keys) or (batch, heads, queries, "
             "keys). Give mask[:, None, None, :] if its axes are (batch, keys) or mask[None, None] if its axes are "
@@ -279,6 +295,11 @@ CONSTRUCTORS = [
     (
         {"scale": float("inf")},
         "DotProductAttention: scale is inf, expected a finite number: factor of the scores; 1/√features if None.",
+    ),
+    (
+        {"query_size": 9, "num_heads": 3, "num_key_heads": 2},
+        "MultiHeadAttention: num_heads is 3, expected a multiple of num_key_heads, which is 2. Every key head is read "
+        "by as many query heads as the others.",
     ),
     (
         {"query_size": 9, "num_heads": 3, "score": "additive", "softcap": 50.0},

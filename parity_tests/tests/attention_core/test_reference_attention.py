@@ -25,6 +25,12 @@ def test_equal_keys_average_the_first_values_under_dot_product_attention():
     assert_allclose(weights[0, 0], [0.5, 0.5] + [0.0] * 8, rtol=1e-14)
 
 
+def test_a_bias_of_ln_3_makes_a_weight_three_times_as_large():
+    bias = np.array([[math.log(3.0), 0.0, 0.0, -np.inf]])
+    _, weights = reference.DotProductAttention()(np.zeros((2, 1, 2)), KEYS[:, :4], VALUES[:, :4], bias=bias)
+    assert_allclose(weights[:, 0], [[0.6, 0.2, 0.2, 0.0]] * 2, rtol=1e-14)
+
+
 def test_equal_keys_average_the_first_values_under_additive_attention():
     context, _ = filled(reference.AdditiveAttention(20, 2, 8))(uniform("q", (2, 1, 20)), KEYS, VALUES, LENS)
     assert_allclose(context, CONTEXTS, rtol=1e-14)

@@ -90,14 +90,17 @@ def function_of(name: str, kind: str, way: str) -> Callable[..., tuple[Any]]:
     """One function for each way, as vjp takes it: JAX keeps what it compiled for a function."""
     package = backends.load(name)
 
-    def compute(_: None, queries: Any, keys: Any, values: Any = None, mask: Any = None, w_v: Any = None) -> tuple[Any]:
+    def compute(
+        _: None, queries: Any, keys: Any, values: Any = None, mask: Any = None, w_v: Any = None, bias: Any = None
+    ) -> tuple[Any]:
         softcap = 0.25 if kind == "bounded" else None
         if kind in ("dot", "bounded") and way != "plain":
-            return (package.blocked.blocked_dot_attention(queries, keys, values, mask, 0.5, softcap),)
+            return (package.blocked.blocked_dot_attention(queries, keys, values, mask, 0.5, softcap, bias),)
         if kind == "additive" and way != "plain":
             return (package.blocked.blocked_additive_attention(queries, keys, values, mask, w_v),)
         if kind in ("dot", "bounded"):
             scores = package.scaled_dot_score(queries, keys, scale=0.5, softcap=softcap)
+            scores = scores if bias is None else scores + bias
         else:
             scores = package.additive_score(queries, keys, w_v)
         return (scores if kind == "score" else package.attention_pooling(scores, values, mask=mask)[0],)

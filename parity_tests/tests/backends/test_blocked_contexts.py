@@ -86,6 +86,29 @@ def test_bounded_scores_have_the_numbers_and_gradients_of_the_plain_formula(back
     assert_close(by_blocks(backend, "bounded", SMALL, arrays, cotangent), expected)
 
 
+@pytest.mark.parametrize("kind", ["dot", "bounded"])
+@pytest.mark.parametrize("shape", [(3, 2, 5, 7), (1, 2, 1, 7), (3, 1, 5, 1)])
+def test_a_bias_gets_the_sum_of_the_gradients_of_what_it_is_added_to(
+    backend: SimpleNamespace, shape: tuple[int, ...], kind: str
+):
+    lead, mask = MASKS["heads, mixed"]
+    arrays, cotangent = drawn(kind, *lead, mask=mask)
+    arrays["bias"] = uniform("bias", shape)
+    arrays["bias"][0, 0, 0, 0] = -np.inf
+    expected = plainly(backend, kind, arrays, cotangent)
+    assert_close(by_blocks(backend, kind, SMALL, arrays, cotangent, graph=kind == "dot"), expected)
+
+
+def test_heads_that_share_keys_add_their_gradients(backend: SimpleNamespace):
+    (batch, heads), mask = MASKS["all axes"]
+    arrays, cotangent = drawn("dot", batch, heads, mask=mask)
+    shared = {name: arrays[name][:, :1] for name in ("keys", "values")}
+    repeated = {name: array.repeat(heads, axis=1) for name, array in shared.items()}
+    expected = plainly(backend, "dot", {**arrays, **repeated}, cotangent)
+    expected[2:] = [gradient.sum(axis=1, keepdims=True) for gradient in expected[2:]]
+    assert_close(by_blocks(backend, "dot", SMALL, {**arrays, **shared}, cotangent, graph=True), expected)
+
+
 @pytest.mark.parametrize("name", ["padding", "heads, mixed"])
 def test_scores_without_an_exponential_have_the_context_of_the_plain_formula(backend: SimpleNamespace, name: str):
     """That of a row, say, that only fills a block."""
