@@ -1,0 +1,95 @@
+"""The tolerances as an assertion, for tests of other projects: two arrays, and what they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_core.errors import dtype_name
+from attention_core.operators import find
+from attention_core.specification import FLOATING, Layer
+from parity_tests.cases.case import FULL
+from parity_tests.judge.compare import compare
+from parity_tests.judge.pair import Quantity
+from parity_tests.judge.tolerances import entry_tolerance_of, tolerance_of
+from parity_tests.judge.verdict import Verdict
+
+CASE = "assert_parity"
+"""The name of the case: tolerances of single cases do not apply."""
+
+
+def assert_parity(
+    actual: Any, expected: Any, *, operator: str, quantity: str, dtype: str | None = None, beside: Any = None
+) -> None:
+    """Assert that an array is what the specification gives, within the tolerance of that quantity.
+
+    max|actual - expected| <= eps(dtype) · tolerance · max|expected|
+
+    NaN, inf and an array of zeros have to be where they are expected. Weights of a softmax, and some scores, are also
+    compared entry by entry. The tolerances are those of the parity run, each with the largest measured error.
+
+    Args:
+        actual: the array to test, of any framework that NumPy can read
+        expected: the same in float64, if possible, such as from attention_core.reference
+        operator: name of the function or layer in the specification, such as "DotProductAttention"
+        quantity: name of its output, such as "context", or gradient_<argument or parameter>
+        dtype (default None): floating type of the arithmetic, if actual has been cast to a wider one
+        beside (default None): for a quantity that is 0 up to rounding, the expected array whose size its errors have
+    Raises:
+        AssertionError: an entry, the shape or the dtype is wrong; the message has the entry, the error, the tolerance
+            and its reason
+        KeyError: the specification has no such operator
+        ValueError: the operator has no such quantity, or the tolerance needs another array beside this one
+    Example:
+        assert_parity(context, expected, operator="DotProductAttention", quantity="context")
+    """
+    _check_quantity(operator, quantity)
+    array, reference = _as_numpy("actual", actual), _as_numpy("expected", expected)
+    if dtype_name(reference.dtype) in FLOATING:
+        reference = reference.astype(np.float64)
+    dtype = dtype or (array.dtype.name if dtype_name(array.dtype) in FLOATING else "float64")
+    tolerance = tolerance_of(operator, f"{operator}-{CASE}", dtype, quantity)
+    if tolerance.beside and beside is None:
+        raise ValueError(
+            f"{operator}: {quantity} is 0 up to rounding, so its errors have the size of {tolerance.beside}: pass the "
+            "expected one as beside."
+        )
+    of_entry = entry_tolerance_of(operator, f"{operator}-{CASE}", dtype, quantity)
+    other = None if beside is None else _as_numpy("beside", beside)
+    wider = FULL[: FULL.index(dtype)] if dtype in FULL else FULL  # NumPy reads no bfloat16 of PyTorch
+    expectation = Quantity(quantity, dtype, reference, tolerance, of_entry, other, (dtype, *wider))
+    blank = Verdict(operator, CASE, "actual", "expected", "", dtype, quantity, "missing")
+    verdict = compare(blank, expectation, array, reference)
+    if verdict.red:
+        unit = f"one eps of {dtype} is {expectation.unit:.3g} here"
+        raise AssertionError(f"{operator}: {verdict.reason}; {unit}. Tolerance: {tolerance.reason}.")
+
+
+def _as_numpy(name: str, array: Any) -> np.ndarray:
+    try:
+        return np.asarray(array)
+    except (TypeError, RuntimeError) as error:
+        kind = type(array).__name__
+        raise TypeError(
+            f"{name} is a {kind} that NumPy cannot read: detach it, or convert it first ({error})"
+        ) from error
+
+
+def _check_quantity(operator: str, quantity: str) -> None:
+    """Refuse a quantity that the operator does not have."""
+    entry = find(operator)
+    methods = entry.methods if isinstance(entry, Layer) else (entry,)
+    outputs = [tensor.name for method in methods for tensor in method.outputs]
+    inputs = [tensor.name for method in methods for tensor in method.inputs if tensor.kind == "floating"]
+    name = quantity.removeprefix("gradient_")
+    of_parameter = isinstance(entry, Layer) and quantity != name and _is_parameter(entry, name)
+    names = dict.fromkeys([*outputs, *(f"gradient_{name}" for name in inputs)])
+    if quantity not in names and not of_parameter:
+        parameters = ", or gradient_ and the name of a parameter" if isinstance(entry, Layer) else ""
+        raise ValueError(f"{operator} has no quantity {quantity!r}; it has {', '.join(names)}{parameters}")
+
+
+def _is_parameter(layer: Layer, name: str) -> bool:
+    """Whether it is a parameter of the layer itself, or has the dotted name of one inside it."""
+    return "." in name or name in {parameter.name for parameter in layer.parameters}
