@@ -7,12 +7,13 @@ a new version that behaves otherwise is noticed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from parity_tests.behaviour.classify import Answer, classify
 from parity_tests.behaviour.questions import Question, questions_for
 from parity_tests.cases.selection import Cell
 from parity_tests.third_party.attention import THIRD_PARTY, ThirdParty
-from parity_tests.workers.process import Job, Progress, record, untold
+from parity_tests.workers.process import Job, Progress, Server, untold
 from parity_tests.workers.recordings import Recording, batch_of
 
 DATA = Path(__file__).with_name("behaviour.json")
@@ -64,21 +65,27 @@ def questions(target: ThirdParty) -> dict[str, Question]:
 
 
 def record_answers(
-    target: ThirdParty, python: str = sys.executable, device: str = "cpu", cells: Sequence[Cell] = ()
-) -> Recording:
-    """The target's answers to more cells, if any, and to all questions.
+    targets: Sequence[ThirdParty],
+    python: str = sys.executable,
+    device: str = "cpu",
+    more: Callable[[ThirdParty], Sequence[Cell]] = lambda target: (),
+) -> Iterator[Recording]:
+    """The answers of each target to more cells, if any, and to all questions.
 
-    Raises: RuntimeError if its framework cannot be started.
+    The targets are those of one module: one worker answers for all of them, since its import takes longest. Raises:
+    RuntimeError if its framework cannot be started.
     """
-    of_questions = [
-        Cell(question.case, dtype) for question in questions(target).values() for dtype in question.case.dtypes
-    ]
-    distinct = {cell.key: cell for cell in (*cells, *of_questions)}
-    recording = record(Job(target.name, target.place, python, device), [batch_of(list(distinct.values()))])
-    if not recording.about:
-        message = next(iter(recording.answers.values())).message
-        raise RuntimeError(f"{target.id} cannot be started: {message}")
-    return recording
+    first = targets[0]
+    with Server(Job(first.name, first.place, python, device), every=True) as server:
+        for target in targets:
+            cases = [question.case for question in questions(target).values()]
+            cells = [*more(target), *(Cell(case, dtype) for case in cases for dtype in case.dtypes)]
+            batch = batch_of({cell.key: cell for cell in cells}.values(), target.place)
+            recording = replace(server.answers(batch), backend=target.name, inputs=batch.digests)
+            if not recording.about:
+                message = next(iter(recording.answers.values())).message
+                raise RuntimeError(f"{target.id} cannot be started: {message}")
+            yield recording
 
 
 def findings_of(target: ThirdParty, recording: Recording) -> tuple[str, Findings]:
@@ -107,20 +114,19 @@ def ask_all(
 ) -> dict[str, tuple[str, Findings]]:
     """Versions and findings of every target, by id; pythons has interpreters by module of the targets."""
     pythons = pythons or {}
-    of = Counter(target.module for target in targets)
-    done: Counter[str] = Counter()
+    modules: dict[str, list[ThirdParty]] = {}
+    for target in targets:
+        modules.setdefault(target.module, []).append(target)
 
-    def one(target: ThirdParty) -> tuple[str, Findings]:
-        module = target.module
-        progress(module, done[module], of[module], target.id)
-        answers = findings_of(target, record_answers(target, pythons.get(module, sys.executable), device))
-        done[module] += 1
-        if done[module] == of[module]:
-            progress(module, done[module], of[module])
-        return answers
+    def one(module: str) -> Iterator[tuple[str, tuple[str, Findings]]]:
+        chosen = modules[module]
+        progress(module, 0, len(chosen), chosen[0].id)
+        for done, recording in enumerate(record_answers(chosen, pythons.get(module, sys.executable), device), 1):
+            yield chosen[done - 1].id, findings_of(chosen[done - 1], recording)
+            progress(module, done, len(chosen), chosen[done].id if done < len(chosen) else "")
 
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        return {target.id: answers for target, answers in zip(targets, pool.map(one, targets), strict=True)}
+        return dict(itertools.chain.from_iterable(pool.map(lambda module: [*one(module)], modules)))
 
 
 # ------------------------------------------------------------------------------------------------ records

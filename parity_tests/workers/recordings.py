@@ -49,14 +49,19 @@ class Batch(NamedTuple):
         return self._replace(cells=cells, packed=pack_arrays(arrays, {**header, "cells": described}))
 
 
-def batch_of(cells: Iterable[Cell]) -> Batch:
-    """Pack the cells into a batch."""
+def batch_of(cells: Iterable[Cell], place: str = "") -> Batch:
+    """Pack the cells into a batch, for the worker's own place or for another target of the same framework."""
     cells = list(cells)
     questions = [_question(cell) for cell in cells]
     arrays = {
         f"{question['key']}/{name}": array for question, contents in questions for name, array in contents.items()
     }
-    header = {"cells": [question for question, _ in questions], "seed": SEED, "specification": SPECIFICATION_VERSION}
+    header = {
+        "cells": [question for question, _ in questions],
+        "place": place,
+        "seed": SEED,
+        "specification": SPECIFICATION_VERSION,
+    }
     hashes = {question["key"]: _digest(question, contents) for question, contents in questions}
     return Batch(cells, pack_arrays(arrays, header), hashes)
 

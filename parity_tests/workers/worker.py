@@ -2,15 +2,17 @@
 
     python -m parity_tests.workers.worker BACKEND PLACE DEVICE
 
-PLACE is a backend's module, or the location of a target (see `parity_tests.workers.target`). Requires NumPy,
-safetensors and the framework, and no other package of the parity tests. Reads batches from standard input and writes
-answers to standard output, both as frames: eight bytes of length, then a packed archive whose header has its kind. Each
-batch is answered before the next is read. Output of the framework goes to standard error.
+PLACE is a backend's module, or the location of a target (see `parity_tests.workers.target`); a batch may name another
+target of the same framework. Requires NumPy, safetensors and the framework, and no other package of the parity tests.
+Reads batches from standard input and writes answers to standard output, both as frames: eight bytes of length, then a
+packed archive whose header has its kind. Each batch is answered before the next is read. Output of the framework goes
+to standard error.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import sys
 import time
@@ -39,11 +41,12 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
         sources = Sources(place)
-        backend = opened(place, device)
+        at = functools.cache(functools.partial(opened, device=device))
+        backend = at(place)
         collect_less()
         send(stream, {}, {"kind": "hello", **backend.describe(), "backend": name, "files": sources.imported()})
         for arrays, header in map(unpack_arrays, frames(batches)):
-            answer_cells(stream, backend, grouped(arrays), header["cells"], sources.imported)
+            answer_cells(stream, at(header["place"] or place), grouped(arrays), header["cells"], sources.imported)
         send(stream, {}, {"kind": "end"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import re
@@ -31,6 +32,7 @@ from parity_tests.judge.check import KNOWN
 from parity_tests.judge.divergences import load_divergences
 from parity_tests.third_party.attention import BACKENDS, THIRD_PARTY, ThirdParty
 from parity_tests.workers.process import Job
+from parity_tests.workers.recordings import Recording
 
 RECORDS = findings.load()
 OPERATORS = ("DotProductAttention", "AdditiveAttention", "MultiHeadAttention")
@@ -293,13 +295,24 @@ PROBED = [
 ]
 
 
+def cases_of(target: ThirdParty) -> list[Case]:
+    """The cases that a target is compared in."""
+    return [case for case in all_cases() if case.operator in (target.operator, "masked_softmax")]
+
+
+@functools.cache
+def recorded(module: str) -> dict[ThirdParty, Recording]:
+    """The answers of all targets of a module to the cases and the questions."""
+    targets = [target for target in THIRD_PARTY if target.module == module]
+    answers = findings.record_answers(targets, more=lambda target: cells_of(cases_of(target), FULL))
+    return dict(zip(targets, answers, strict=True))
+
+
 @pytest.mark.parametrize("target", PROBED)
 def test_a_call_behaves_as_recorded_and_diverges_where_it_is_known_to(
     target: ThirdParty, monkeypatch: pytest.MonkeyPatch
 ):
-    """One worker answers both the questions and the cases."""
-    cases = [case for case in all_cases() if case.operator in (target.operator, "masked_softmax")]
-    recording = findings.record_answers(target, cells=cells_of(cases, FULL))
+    cases, recording = cases_of(target), recorded(target.module)[target]
     found = list(changes(RECORDS, {target.id: findings.findings_of(target, recording)}))
     assert not found, "\n".join([*found, "record it with: attention-parity behaviour --write"])
     monkeypatch.setattr(check, "record", lambda *_, **__: recording)
