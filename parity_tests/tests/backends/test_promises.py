@@ -57,16 +57,16 @@ def answers(backend: SimpleNamespace, case: Case, dtype: str, **changed: np.ndar
     return found
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("case_id", HIDING)
-def test_what_is_hidden_changes_not_one_bit(backend: SimpleNamespace, case_id: str, dtype: str):
+def test_what_is_hidden_changes_not_one_bit(backend: SimpleNamespace, case_id: str):
+    """In float32: the parity has these cases in float64, too."""
     (case,) = select(all_cases(), case_id)
     spoilt = {name: array for name, array in case.inputs.items() if array.dtype.kind == "f" and np.isnan(array).any()}
     assert spoilt
-    with_nan = answers(backend, case, dtype)
+    with_nan = answers(backend, case, "float32")
     assert all(np.isfinite(array).all() for array in with_nan.values() if array.dtype.kind == "f")
     for value in (0.0, -1e30, np.inf):
-        other = answers(backend, case, dtype, **{n: np.where(np.isnan(a), value, a) for n, a in spoilt.items()})
+        other = answers(backend, case, "float32", **{n: np.where(np.isnan(a), value, a) for n, a in spoilt.items()})
         for name, array in with_nan.items():
             assert array.tobytes() == other[name].tobytes(), f"{name} differs with {value} where NaN was hidden"
 
@@ -75,7 +75,7 @@ def test_what_is_hidden_changes_not_one_bit(backend: SimpleNamespace, case_id: s
 def test_what_is_hidden_changes_not_one_bit_in_blocks(backend: SimpleNamespace, name: str):
     case_id = next(own for own in HIDING if own.startswith(name))
     with on_path(backend, "blocked"):
-        test_what_is_hidden_changes_not_one_bit(backend, case_id, "float32")
+        test_what_is_hidden_changes_not_one_bit(backend, case_id)
 
 
 def torch_gradients(function: Any, given: dict[str, Any], factors: dict[int, Any]) -> Iterator[list[Any]]:
