@@ -22,9 +22,10 @@ from attention_core.specification import Part
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.blocked.additive import ADDITIVE_MIN_ELEMENTS, SEQUENCE_MIN_ELEMENTS, blocked_additive_attention
 from backends.tf.blocked.choice import has_tangents, threshold, use_blocks
+from backends.tf.blocked.decoder_steps import Scoring
 from backends.tf.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
 from backends.tf.masking import _attention_mask, aligned, biased, open_keys, open_to, size, softmax_over
-from backends.tf.module import Specified, chosen, drawn, drawn_mask, joined, projected
+from backends.tf.module import Specified, chosen, drawn, drawn_mask, is_usual, joined, projected
 from backends.tf.pooling import average, for_each_head
 from backends.tf.scoring import (
     _additive_score,
@@ -314,6 +315,11 @@ class Attention(Specified):
 
     # particular to TensorFlow
 
+    def _scoring(self, features: int) -> Scoring | None:
+        """Say how a decoder's steps as one function score a query of so many features; None where they cannot."""
+        scale = self._dot_scale(features)
+        return None if scale is None or self.sizes.get("softcap") else Scoring(None, None, scale)
+
     def _entered(self, *arrays: tf.Tensor | None, **options: Any) -> Answer:
         """Hand the arguments to Keras, which calls `call`."""
         # By position: Keras takes a mask given by keyword for one that belongs to the first input, and warns that it
@@ -439,6 +445,13 @@ class AdditiveAttention(Attention):
         """Give W_q q, and w_v."""
         return projected(self.W_q, queries), self._cast(self.w_v.value)
 
+    # particular to TensorFlow
+
+    def _scoring(self, features: int) -> Scoring | None:
+        """Give W_q, unless another layer has replaced it, and w_v."""
+        usual = is_usual(self.W_q, keras.layers.Dense)
+        return Scoring(self._cast(self.W_q.kernel), self._cast(self.w_v.value), 1.0) if usual else None
+
 
 @keras.saving.register_keras_serializable(package="attention_parity")
 class GeneralAttention(Attention):
@@ -561,6 +574,12 @@ class ConcatAttention(Attention):
         """Give W [q; 0], and v."""
         W = self._cast(self.W.kernel)[: self.sizes["query_size"]]
         return tf.matmul(queries, W), self._cast(self.v.value)
+
+    # particular to TensorFlow
+
+    def _scoring(self, features: int) -> Scoring | None:
+        """Give W's half of queries, and v."""
+        return Scoring(self._cast(self.W.kernel)[:features], self._cast(self.v.value), 1.0)
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")

@@ -11,13 +11,13 @@ import tensorflow as tf
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.tf.arrays import Lengths, lengths
-from backends.tf.attention import LAYERS, AdditiveAttention, Memory, attention_layer, zero_masked
+from backends.tf.attention import LAYERS, Memory, attention_layer, zero_masked
 from backends.tf.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.tf.local import LocalAttention
 from backends.tf.masking import size
-from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask, joined
+from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask, is_usual, joined
 from backends.tf.pooling import average
-from backends.tf.recurrent import GRU, recurrent_layer
+from backends.tf.recurrent import recurrent_layer
 from backends.tf.search import beam_search, greedy_search, shaped_as
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
@@ -431,6 +431,20 @@ class Decoder(Specified, Generic[State]):
 
     # particular to TensorFlow
 
+    def _run_blocked(
+        self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks, *attentional: tf.Tensor
+    ) -> tuple[tf.Tensor, ...] | None:
+        """Run all steps as one function if `takes_steps`, as `blocked_steps`; else give None."""
+        W_c: Any = getattr(self, "W_c", None)
+        scoring = self.attention._scoring(self.sizes["hidden_size"])
+        usual = scoring is not None and (W_c is None or is_usual(W_c, keras.layers.Dense))
+        if not (usual and takes_steps(tokens, state, *memory)):
+            return None
+        size, luong = self.sizes["embed_size"], [W_c.kernel, *attentional] if attentional else []
+        of_token, rest = (slice(size), slice(size, None)) if attentional else (slice(-size, None), slice(-size))
+        known = self.rnn._project_known(self.embedding, tf.transpose(tokens), of_token)
+        return blocked_steps(known, state, memory, scoring, self.rnn._of_steps(rest), *masks, *luong)
+
     def _embedded(self, tokens: tf.Tensor) -> tf.Tensor:
         """Compute what each step reads of its token, which needs no step before it."""
         return self.embedding(tokens)
@@ -548,26 +562,13 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
 
     def _run_forced(self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
-        attention, rnn, (dropout_mask, attention_dropout_mask) = self.attention, self.rnn, masks
-        usual = isinstance(attention, AdditiveAttention) and isinstance(rnn, GRU)
-        if not (usual and takes_steps(tokens, state, *memory)):
+        blocked = self._run_blocked(tokens, state, memory, masks)
+        if blocked is None:
             return super()._run_forced(tokens, state, memory, masks)
-        embedded = known = self._embedded(tf.transpose(tokens))
+        outputs, last, weights, contexts = blocked
         if self.sizes["readout"] == "maxout":
-            known, embedded = tf.split(embedded, [-1, self.sizes["embed_size"]], axis=-1)
-        one_layer = dropout_mask is None or self.sizes["num_layers"] == 1
-        outputs, last, weights, contexts = blocked_steps(
-            known,
-            state,
-            memory,
-            attention.W_q.kernel,
-            attention.w_v,
-            self._of_steps(),
-            None if one_layer else tf.transpose(dropout_mask, (0, 2, 1, 3)),
-            None if attention_dropout_mask is None else tf.transpose(attention_dropout_mask, (1, 0, 2)),
-        )
-        if self.sizes["readout"] == "maxout":
-            outputs = tf.concat([tf.concat([state[-1:], outputs[:-1]], axis=0), embedded, contexts], axis=-1)
+            previous = tf.concat([state[-1:, :, : self.sizes["hidden_size"]], outputs[:-1]], axis=0)
+            outputs = tf.concat([previous, self.embedding(tf.transpose(tokens)), contexts], axis=-1)
         # The steps come first in what `blocked_steps` returns.
         return tf.transpose(outputs, (1, 0, 2)), last, tf.transpose(weights, (1, 0, 2))
 
@@ -581,20 +582,13 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
     # particular to TensorFlow
 
     def _embedded(self, tokens: tf.Tensor) -> tf.Tensor:
-        """Compute the token's part in the first recurrent layer's W x + b, followed by the embedding for maxout.
-
-        It is one product, of the tokens of all steps or, where these are more, of the vocabulary.
-        """
-        count = tokens.shape.num_elements()
-        if count is not None and count > self.sizes["vocab_size"]:
-            known = keras.ops.take(self.rnn._project_known(self._cast(self.embedding.embeddings.value)), tokens, axis=0)
-        else:
-            known = self.rnn._project_known(self.embedding(tokens))
+        """Compute the token's part in the first recurrent layer's W x + b, followed by the embedding for maxout."""
+        known = self.rnn._project_known(self.embedding, tokens, slice(-self.sizes["embed_size"], None))
         return known if self.sizes["readout"] == "dense" else tf.concat([known, self.embedding(tokens)], axis=-1)
 
     def _of_steps(self) -> list[tuple[tf.Tensor, ...]]:
         """Lay out the weights of the recurrent layers, without those that `_embedded` has used."""
-        return self.rnn._of_steps(known=self.sizes["embed_size"])
+        return self.rnn._of_steps(slice(-self.sizes["embed_size"]))
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -704,6 +698,16 @@ class LuongDecoder(Decoder[LuongState]):
     def _reordered(self, state: LuongState, rows: tf.Tensor) -> LuongState:
         rnn = tf.gather(state.rnn, rows, axis=1)
         return LuongState(rnn, tf.gather(state.attentional, rows), tf.gather(state.position, rows))
+
+    def _run_forced(self, tokens: tf.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
+        """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
+        fed = self.sizes["input_feeding"]
+        blocked = self._run_blocked(tokens, state.rnn, memory, masks, state.attentional) if fed else None
+        if blocked is None:
+            return super()._run_forced(tokens, state, memory, masks)
+        attentional, last, weights, *_ = blocked
+        after = LuongState(last, attentional[-1], state.position + tokens.shape[1])
+        return tf.transpose(attentional, (1, 0, 2)), after, tf.transpose(weights, (1, 0, 2))
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")

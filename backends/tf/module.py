@@ -154,6 +154,11 @@ def projected(dense: keras.layers.Dense, inputs: tf.Tensor) -> tf.Tensor:
     return tf.reshape(rows, [size(inputs, axis) for axis in range(inputs.shape.rank - 1)] + [dense.units])
 
 
+def is_usual(layer: keras.layers.Layer, kind: type[keras.layers.Layer]) -> bool:
+    """Whether an inner layer is of that kind, and its parameters are numbers: none has replaced or quantized it."""
+    return isinstance(layer, kind) and layer.quantization_mode is None
+
+
 def chosen(training: bool | None) -> dict[str, bool]:
     """`training` as a keyword if it was given: Keras lets an explicit None win over the mode of the layer around it.
 

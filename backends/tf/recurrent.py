@@ -13,7 +13,7 @@ from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.masking import size
-from backends.tf.module import Specified, attached_mask, chosen, drawn, drawn_mask, with_mask
+from backends.tf.module import Specified, attached_mask, chosen, drawn, drawn_mask, is_usual, with_mask
 
 __all__ = ["GRU", "LSTM"]
 
@@ -186,7 +186,7 @@ class Recurrent(Specified):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Run one step: (output, state).
 
-        weights are those of _of_steps; known is what _project_known computed of the inputs' last features, which are
+        weights are those of _of_steps; known is what _project_known computed of some features of the inputs, which are
         then missing in inputs.
         """
         output, states = inputs, []
@@ -251,23 +251,30 @@ class Recurrent(Specified):
 
     # particular to TensorFlow
 
-    def _columns(self, weights: Weights, known: int = 0) -> tuple[tf.Tensor, ...]:
-        """Arrange W without its last known features, b, and U with the gates side by side."""
-        features = weights.W.shape[-1] - known
+    def _columns(self, weights: Weights, features: slice = slice(None)) -> tuple[tf.Tensor, ...]:
+        """Arrange those features of W, b, and U with the gates side by side."""
         W, U, b = self._cast((weights.W.value, weights.U.value, weights.b.value))
-        return side_by_side(W[..., :features]), tf.reshape(b, (-1,)), side_by_side(U)
+        return side_by_side(W[..., features]), tf.reshape(b, (-1,)), side_by_side(U)
 
-    def _of_steps(self, known: int = 0) -> list[tuple[tf.Tensor, ...]]:
-        """Arrange the parameters of each layer once for all steps, layer 0's without its last known features."""
-        return [self._columns(weights, 0 if index else known) for index, weights in enumerate(self.layers)]
+    def _of_steps(self, features: slice = slice(None)) -> list[tuple[tf.Tensor, ...]]:
+        """Arrange the parameters of each layer once for all steps, layer 0's with those features of its input alone."""
+        return [self._columns(weights, slice(None) if index else features) for index, weights in enumerate(self.layers)]
 
-    def _project_known(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Compute layer 0's W x + b of the last features of x, where these are known for all steps before the first."""
-        weights, features = self.layers[0], inputs.shape[-1]
-        W, b = self._cast((weights.W.value, weights.b.value))
-        columns = side_by_side(W[..., self.sizes["input_size"] - features :])
-        rows = tf.matmul(tf.reshape(inputs, (-1, features)), columns) + tf.reshape(b, (-1,))
-        return tf.reshape(rows, [size(inputs, axis) for axis in range(inputs.shape.rank - 1)] + [rows.shape[-1]])
+    def _project_known(self, embedding: keras.layers.Embedding, tokens: tf.Tensor, features: slice) -> tf.Tensor:
+        """Compute the part of embedded tokens in layer 0's W x + b, where they are those features of x.
+
+        They are known for all steps before the first: it is one product, of the tokens or, where these are more, of the
+        vocabulary.
+        """
+        W, b = self._cast((self.layers[0].W.value, self.layers[0].b.value))
+        whole = (tokens.shape.num_elements() or 0) > embedding.input_dim and is_usual(embedding, keras.layers.Embedding)
+        inputs = self._cast(tf.convert_to_tensor(embedding.embeddings)) if whole else embedding(tokens)
+        rows = tf.matmul(tf.reshape(inputs, (-1, inputs.shape[-1])), side_by_side(W[..., features])) + tf.reshape(
+            b, (-1,)
+        )
+        if whole:
+            return keras.ops.take(rows, tokens, axis=0)
+        return tf.reshape(rows, [size(tokens, axis) for axis in range(tokens.shape.rank)] + [rows.shape[-1]])
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -321,9 +328,9 @@ class GRU(Recurrent):
 
     # particular to TensorFlow
 
-    def _columns(self, weights: Weights, known: int = 0) -> tuple[tf.Tensor, ...]:
-        """Arrange W without its last known features, b, and U with the gates side by side; and b_hn."""
-        return *super()._columns(weights, known), self._cast(weights.b_hn.value)
+    def _columns(self, weights: Weights, features: slice = slice(None)) -> tuple[tf.Tensor, ...]:
+        """Arrange those features of W, b, and U with the gates side by side; and b_hn."""
+        return *super()._columns(weights, features), self._cast(weights.b_hn.value)
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")

@@ -1,10 +1,11 @@
-"""The steps of Bahdanau's decoder in TensorFlow as one function with a backward by hand."""
+"""The steps of a decoder with attention in TensorFlow as one function with a backward by hand."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -15,6 +16,9 @@ from backends.tf.masking import open_keys, softmax_over
 
 STEPS_MIN_ELEMENTS = 2**12
 """The elements, batch · steps · keys · features, from which on a decoder's steps are one function in a graph."""
+
+Vectors = tuple[tf.Tensor, ...]
+"""The state of a layer: h, and behind it an LSTM's c."""
 
 
 def takes_steps(
@@ -42,204 +46,439 @@ def takes_steps(
     return large and not choice.has_tangents(state, keys, values)
 
 
+class Scoring(NamedTuple):
+    """How a query is scored: by w_v · tanh(W_q q + k) of the prepared key k, or without w_v by scale · q·k."""
+
+    W_q: tf.Tensor | None
+    w_v: tf.Tensor | None
+    scale: float
+
+
 def blocked_steps(
     known: tf.Tensor,
     state: tf.Tensor,
     memory: tuple[tf.Tensor, tf.Tensor, tf.Tensor | None],
-    W_q: tf.Tensor,
-    w_v: tf.Tensor,
+    scoring: Scoring,
     layers: Sequence[tuple[tf.Tensor, ...]],
     dropout_mask: tf.Tensor | None,
     attention_dropout_mask: tf.Tensor | None,
+    W_c: tf.Tensor | None = None,
+    attentional: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, ...]:
-    """Run the steps of Bahdanau's decoder: (outputs of the top layer, the last state, weights, contexts).
+    """Run the steps of a decoder: (features of the logits, the last state, weights, contexts).
 
-    With s the top output, k the keys, a = W x + b and u = U h of a layer of units, in parts r, z, n:
+    Bahdanau's decoder attends before its layers, which read the context; its features are the top outputs. With W_c and
+    the first attentional vector it is Luong's, which attends after its layers; its features are the attentional
+    vectors, each of which the next step reads.
 
-        e[j] = w_v · tanh(W_q s + k[j]);  p = softmax(e);  c = sum over j of p[j] values[j]
-        r, z = σ(a + u);  m = u + b_hn;  n = tanh(a + r m);  h' = (1 - z) n + z h
-
-    Backwards from step to step, with dh the gradient of h', those of a, and of u, are
-
-        dn = (1 - z)(1 - n²) dh;  dr = r(1 - r) m dn;  dz = z(1 - z)(h - n) dh;  and in u r dn in place of dn
-
-    which give the gradient of x by W, and of h by U and z dh. Of the context it goes to p, e, W_q s, and k:
-
-        dp[j] = dc · values[j];  de = p (dp - p · dp);  d(W_q s) = w_v sum over j of de[j] tanh'[j], as dk[j] over steps
-
-    The gradients of W, U, W_q and of the values are one product each, of all steps, after the loop. Products are
-    TensorFlow's, which are faster than XLA's; XLA compiles what is between them.
-
-    Shapes: known (steps, batch, 3 hidden_size), layer 0's W x + b of the tokens; memory as (keys, values, mask); W_q
-    (hidden_size, attention_size); layers as _of_steps gives them; dropout_mask (num_layers - 1, steps, batch,
-    hidden_size), attention_dropout_mask (steps, batch, keys). What is returned has its steps first, but the state.
-    Second derivatives raise an AttentionError: set_path("plain") has them.
+    Shapes: known (steps, batch, gates · hidden_size), layer 0's W x + b of the tokens; memory as (keys, values, mask);
+    W_q (hidden_size, attention_size) and W_c (value_features + hidden_size, hidden_size); layers as _of_steps gives
+    them; dropout_mask (num_layers - 1, batch, steps, hidden_size), attention_dropout_mask (batch, steps, keys). What is
+    returned has its steps first, but the state. Second derivatives raise an AttentionError: set_path("plain") has them.
     """
     keys, values, mask = memory
-    count, steps = len(layers), known.shape[0]
-    masks = [array for array in (dropout_mask, attention_dropout_mask) if array is not None]
-    given = [known, state, keys, values, W_q, w_v, *(array for layer in layers for array in layer), *masks]
-
-    def parted(arrays: Sequence[Any]) -> tuple[list[Any], list[Sequence[Any]], Any, Any]:
-        """The six arrays in front, those of each layer, and both dropout masks."""
-        of_layers = [arrays[6 + 4 * layer : 10 + 4 * layer] for layer in range(count)]
-        rest = list(arrays[6 + 4 * count :])
-        between = None if dropout_mask is None else rest.pop(0)
-        return list(arrays[:6]), of_layers, between, None if attention_dropout_mask is None else rest.pop(0)
+    named = {
+        "known": known,
+        "state": state,
+        "keys": keys,
+        "values": values,
+        "W_q": scoring.W_q,
+        "w_v": scoring.w_v,
+        "W_c": W_c,
+        "attentional": attentional,
+        "between": None if dropout_mask is None or len(layers) == 1 else tf.transpose(dropout_mask, (0, 2, 1, 3)),
+        "factors": None if attention_dropout_mask is None else tf.transpose(attention_dropout_mask, (1, 0, 2)),
+    }
+    given: dict[str, Any] = {name: array for name, array in named.items() if array is not None}
+    given["layers"] = [tuple(layer) for layer in layers]
 
     @tf.custom_gradient
-    def run(*arguments: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
+    def run(*arrays: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
         """The four arrays, and the function that gives the gradients."""
         # A tape that saw the inside would keep every step once more.
-        (known, state, keys, values, W_q, w_v), layers, between, factors = parted([*map(tf.stop_gradient, arguments)])
-        form = form_of(keys, w_v)
-        against = chosen_by(form, factor, keys)
-        reads = tf.TensorArray(known.dtype, steps).unstack(known)
-
-        def advance(t: tf.Tensor, states: list[tf.Tensor], *written: Any) -> tuple[Any, ...]:
-            query = tf.matmul(states[-1], W_q)
-            weights = chosen_by(form, step_weights, query, against, w_v, mask)
-            x = tf.squeeze(tf.matmul((weights if factors is None else weights * factors[t])[:, None], values), axis=1)
-            kept, after = [query, weights, x], []
-            for layer, (W, b, U, b_hn) in enumerate(layers):
-                h, rest = states[layer], b if layer else reads.read(t)
-                a, u = tf.matmul(x, W), tf.matmul(h, U)
-                x = gated(a, rest, u, b_hn, h)
-                kept += [a, u, x]
-                after.append(x)
-                if between is not None and layer + 1 < count:
-                    x = x * between[layer, t]
-            return t + 1, after, *(array.write(t, value) for array, value in zip(written, kept, strict=True))
-
-        arrays = [tf.TensorArray(known.dtype, steps) for _ in range(3 + 3 * count)]
-        _, last, *written = tf.while_loop(
-            lambda t, *_: t < steps, advance, (0, tf.unstack(state), *arrays), maximum_iterations=steps
-        )
-        # Stacked, since the backward of a Jacobian reads them inside another graph.
-        queries, weights, contexts, *of_layers = (array.stack() for array in written)
-        inputs, recurrent, outputs = of_layers[::3], of_layers[1::3], of_layers[2::3]
-
-        def backward(*upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            return steps_gradients(*upstream, *arguments)
+        steps = Steps(tf.nest.pack_sequence_as(given, [*map(tf.stop_gradient, arrays)]), mask, scoring.scale)
 
         @tf.custom_gradient
-        def steps_gradients(*given: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
+        def gradients(*upstream: tf.Tensor) -> tuple[list[tf.Tensor], Any]:
             """The gradients, which have none themselves."""
-            d_top, d_last, d_weights, d_contexts = map(tf.stop_gradient, given[:4])
-            before = [tf.concat([state[layer][None], output[:-1]], axis=0) for layer, output in enumerate(outputs)]
-            transposed = [(tf.transpose(W), tf.transpose(U)) for W, _, U, _ in layers]
-            W_q_T = tf.transpose(W_q)
+            operator = "BahdanauDecoder" if W_c is None else "LuongDecoder"
+            found = steps.backward(*map(tf.stop_gradient, upstream[:4]))
+            return tf.nest.flatten(found), partial(steps_refused, operator)
 
-            def retreat(
-                back: tf.Tensor, dh: list[tf.Tensor], d_keys: tf.Tensor, d_w_v: tf.Tensor, *written: Any
-            ) -> tuple[Any, ...]:
-                t = steps - 1 - back
-                p, d_p = weights[t], d_weights[t]
-                dh = [*dh[:-1], dh[-1] + d_top[t]]
-                results: list[tf.Tensor] = []
-                for layer in reversed(range(count)):
-                    W_T, U_T = transposed[layer]
-                    _, b, _, b_hn = layers[layer]
-                    a, u, rest = inputs[layer][t], recurrent[layer][t], b if layer else known[t]
-                    d_a, d_u, dh[layer] = gated_gradients(dh[layer], a, rest, u, b_hn, before[layer][t])
-                    dh[layer] += tf.matmul(d_u, U_T)
-                    dx = tf.matmul(d_a, W_T)
-                    results = [d_a, d_u, dx, *results]
-                    if layer:
-                        dh[layer - 1] += dx if between is None else dx * between[layer - 1, t]
-                dx += d_contexts[t]
-                results[2] = dx
-                slopes = tf.squeeze(tf.matmul(values, dx[..., None]), axis=-1)
-                d_p += slopes if factors is None else slopes * factors[t]
-                dq, d_keys, d_w_v = chosen_by(form, step_gradients, d_p, p, queries[t], against, w_v, d_keys, d_w_v)
-                dh[-1] += tf.matmul(dq, W_q_T)
-                results = [array.write(t, value) for array, value in zip(written, [dq, slopes, *results], strict=True)]
-                return back + 1, dh, d_keys, d_w_v, *results
+        return steps.forward(), lambda *upstream: gradients(*upstream, *arrays)
 
-            arrays = [tf.TensorArray(known.dtype, steps) for _ in range(2 + 3 * count)]
-            start = (0, tf.unstack(d_last), tf.zeros_like(keys), tf.zeros_like(w_v), *arrays)
-            _, d_state, d_keys, d_w_v, *written = tf.while_loop(
-                lambda back, *_: back < steps, retreat, start, maximum_iterations=steps
-            )
-            d_queries, slopes, *rest = (array.stack() for array in written)
-            d_layers = []
-            for layer in range(count):
-                d_a, d_u, _ = rest[3 * layer : 3 * layer + 3]
-                x = outputs[layer - 1] if layer else contexts
-                if layer and between is not None:
-                    x = x * between[layer - 1]
-                of_b_hn = tf.split(tf.reduce_sum(d_u, axis=(0, 1)), 3)[2]
-                # Layer 0's b is part of known.
-                d_b = tf.reduce_sum(d_a, axis=(0, 1)) if layer else tf.zeros_like(layers[0][1])
-                d_layers += [product(x, d_a), d_b, product(before[layer], d_u), of_b_hn]
-            weighted = weights if factors is None else weights * factors
-            d_values = tf.matmul(tf.transpose(weighted, (1, 2, 0)), tf.transpose(rest[2], (1, 0, 2)))
-            d_masks = [] if between is None else [tf.stack([rest[3 * n + 5] * outputs[n] for n in range(count - 1)])]
-            d_masks += [] if factors is None else [slopes * weights]
-            of_parameters = product(before[-1], d_queries), d_w_v, *d_layers, *d_masks
-            return (rest[0], tf.stack(d_state), d_keys, d_values, *of_parameters), steps_refused
-
-        return (outputs[-1], tf.stack(last), weights, contexts), backward
-
-    results: tuple[tf.Tensor, ...] = run(*map(tf.convert_to_tensor, given))
+    results: tuple[tf.Tensor, ...] = run(*map(tf.convert_to_tensor, tf.nest.flatten(given)))
     return results
 
 
+class GatedUnits:
+    """One step of a layer of gated recurrent units, and one step back.
+
+    With a = W x + b and u = U h, in parts r, z, n:
+
+        r, z = σ(a + u);  m = u + b_hn;  n = tanh(a + r m);  h' = (1 - z) n + z h
+
+    With the gradient dh of h', those of a, and of u, are
+
+        dn = (1 - z)(1 - n²) dh;  dr = r(1 - r) m dn;  dz = z(1 - z)(h - n) dh;  and in u r dn in place of dn
+
+    which give the gradient of x by W, and of h by U and z dh. Gates are in the order r, z, n, m.
+    """
+
+    @staticmethod
+    @tf.function(jit_compile=True, autograph=False)
+    def advance(a: tf.Tensor, b: tf.Tensor, u: tf.Tensor, state: Vectors, b_hn: tf.Tensor) -> tuple[tf.Tensor, Vectors]:
+        """The gates, and the state after the step."""
+        input_r, input_z, input_n = tf.split(a + b, 3, axis=-1)
+        state_r, state_z, state_n = tf.split(u, 3, axis=-1)
+        r, z, m = tf.sigmoid(input_r + state_r), tf.sigmoid(input_z + state_z), state_n + b_hn
+        n = tf.tanh(input_n + r * m)
+        return tf.concat([r, z, n, m], axis=-1), ((1 - z) * n + z * state[0],)
+
+    @staticmethod
+    @tf.function(jit_compile=True, autograph=False)
+    def retreat(gates: tf.Tensor, state: Vectors, after: Vectors, d_after: Vectors) -> tuple[Vectors, Vectors]:
+        """The gradients of a and of u, and that of the state beside u."""
+        (r, z, n, m), (dh,), (h,) = tf.split(gates, 4, axis=-1), d_after, state
+        dn = dh * (1 - z) * (1 - n * n)
+        dr, dz = dn * m * r * (1 - r), dh * (h - n) * z * (1 - z)
+        return (tf.concat([dr, dz, dn], axis=-1), tf.concat([dr, dz, r * dn], axis=-1)), (dh * z,)
+
+    @staticmethod
+    def further(d_u: tf.Tensor) -> Vectors:
+        """The gradient of b_hn, of that of u in all steps."""
+        return (tf.split(tf.reduce_sum(d_u, axis=(0, 1)), 3)[2],)
+
+
+class LongUnits:
+    """One step of a layer of long short-term memory, and one step back; its state is h and c.
+
+    With a = W x + b and u = U h, in parts i, f, g, o:
+
+        i, f, o = σ(a + u);  g = tanh(a + u);  c' = f c + i g;  h' = o t, t = tanh(c')
+
+    With the gradients dh of h' and e = dc' + o (1 - t²) dh of c' in all, those of a, and of u, are
+
+        di = i(1 - i) g e;  df = f(1 - f) c e;  dg = i (1 - g²) e;  do = o(1 - o) t dh
+
+    which give the gradient of x by W, and of h by U; that of c is f e. Gates are in the order i, f, g, o.
+    """
+
+    @staticmethod
+    @tf.function(jit_compile=True, autograph=False)
+    def advance(a: tf.Tensor, b: tf.Tensor, u: tf.Tensor, state: Vectors) -> tuple[tf.Tensor, Vectors]:
+        """The gates, and the state after the step."""
+        i, f, g, o = tf.split(a + b + u, 4, axis=-1)
+        i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
+        c = f * state[1] + i * g
+        return tf.concat([i, f, g, o], axis=-1), (o * tf.tanh(c), c)
+
+    @staticmethod
+    @tf.function(jit_compile=True, autograph=False)
+    def retreat(gates: tf.Tensor, state: Vectors, after: Vectors, d_after: Vectors) -> tuple[Vectors, Vectors]:
+        """The gradient of a and of u, and that of the state beside u."""
+        (i, f, g, o), (dh, dc), t = tf.split(gates, 4, axis=-1), d_after, tf.tanh(after[1])
+        e = dc + dh * o * (1 - t * t)
+        di, df, dg = e * g * i * (1 - i), e * state[1] * f * (1 - f), e * i * (1 - g * g)
+        d_gates = tf.concat([di, df, dg, dh * t * o * (1 - o)], axis=-1)
+        return (d_gates,), (tf.zeros_like(dh), e * f)
+
+    @staticmethod
+    def further(d_u: tf.Tensor) -> Vectors:
+        """No gradients: there are no further parameters."""
+        return ()
+
+
+UNITS: dict[int, type[GatedUnits | LongUnits]] = {1: GatedUnits, 2: LongUnits}
+"""By the number of vectors in a state."""
+
+
+class Steps:
+    """The steps of a decoder: recurrent layers, and attention before them or after them.
+
+    With the query q = W_q s, or s, of the top output s, the keys k, and x what a layer of units is given:
+
+        e[j] = w_v · tanh(q + k[j]), or scale q·k[j];  p = softmax(e);  c = sum over j of p[j] values[j]
+
+    Bahdanau's: s is of the step before, and x = c. Luong's: x = a, the attentional vector of the step before; s is of
+    this step, and the new a = tanh(W_c [c; s]).
+
+    Backwards from step to step, with da of the attentional vector, [dc; ds] = da (1 - a²) W_c. From the context it goes
+    to p, e, q, and k:
+
+        dp[j] = dc · values[j];  de = p (dp - p · dp)
+        dq = w_v sum over j of de[j] (1 - tanh²[j]), as dk[j] over steps; or scale sum over j of de[j] k[j]
+
+    `GatedUnits` and `LongUnits` say how it goes on. The gradients of W, U, W_q, W_c and of the values are one product
+    each, of all steps, after the loop. Products are TensorFlow's, which are faster than XLA's; XLA compiles what is
+    between them.
+    """
+
+    def __init__(self, given: dict[str, Any], mask: tf.Tensor | None, scale: float) -> None:
+        """Take the arrays by their names, of which a form has not all."""
+        self.given, self.mask, self.layers = given, mask, given["layers"]
+        self.count, self.steps, self.size = len(self.layers), given["known"].shape[0], self.layers[0][2].shape[0]
+        self.start = [tf.split(layer, layer.shape[-1] // self.size, axis=-1) for layer in tf.unstack(given["state"])]
+        self.units = UNITS[len(self.start[0])]
+        self.after = "attentional" in given
+        keys, values = given["keys"], given["values"]
+        self.scored = Features(keys, given["w_v"]) if "w_v" in given else Products(keys, values, scale)
+        self.between, self.factors = given.get("between"), given.get("factors")
+
+    def arrays(self, like: Any) -> Any:
+        """One array of all steps for each entry of a structure."""
+        dtype = self.given["known"].dtype
+        return tf.nest.map_structure(lambda _: tf.TensorArray(dtype, self.steps), like)
+
+    def forward(self) -> tuple[tf.Tensor, ...]:
+        """(Features, last state, weights, contexts)."""
+        given, values = self.given, self.given["values"]
+        known = self.arrays(0).unstack(given["known"])
+
+        def attend(t: tf.Tensor, output: tf.Tensor) -> dict[str, tf.Tensor]:
+            query = tf.matmul(output, given["W_q"]) if "W_q" in given else output
+            weights = self.scored.weights(query, self.mask)
+            weighted = weights if self.factors is None else weights * self.factors[t]
+            context = tf.matmul(weighted[:, None], self.scored.visible(query, values))
+            return {"query": query, "weights": weights, "context": tf.squeeze(context, axis=1)}
+
+        def advance(t: tf.Tensor, states: list[Vectors], attentional: Any, written: dict[str, Any]) -> tuple[Any, ...]:
+            kept: dict[str, Any] = {} if self.after else attend(t, states[-1][0])
+            x, kept["gates"], kept["states"] = attentional if self.after else kept["context"], [], []
+            for layer, ((W, b, U, *further), state) in enumerate(zip(self.layers, states, strict=True)):
+                b = b if layer else known.read(t)
+                gates, after = self.units.advance(tf.matmul(x, W), b, tf.matmul(state[0], U), state, *further)
+                kept["gates"].append(gates)
+                kept["states"].append(after)
+                x = after[0]
+                if self.between is not None and layer + 1 < self.count:
+                    x = x * self.between[layer, t]
+            if self.after:
+                kept |= attend(t, x)
+                attentional = tf.tanh(tf.matmul(tf.concat([kept["context"], x], axis=-1), given["W_c"]))
+                kept["attentional"] = attentional
+            return t + 1, kept["states"], attentional, written_at(t, written, kept)
+
+        states = list(map(tuple, self.start))
+        named = ["query", "weights", "context", *(["attentional"] if self.after else [])]
+        written = self.arrays({**dict.fromkeys(named, 0), "gates": [0] * self.count, "states": states})
+        loop = 0, states, given.get("attentional", ()), written
+        _, last, _, written = tf.while_loop(lambda t, *_: t < self.steps, advance, loop, maximum_iterations=self.steps)
+        # Stacked, since the backward of a Jacobian reads them inside another graph.
+        self.kept = kept = tf.nest.map_structure(lambda array: array.stack(), written)
+        self.features = kept["attentional"] if self.after else kept["states"][-1][0]
+        state = tf.stack([tf.concat(vectors, axis=-1) for vectors in last])
+        return self.features, state, kept["weights"], kept["context"]
+
+    def backward(
+        self, d_features: tf.Tensor, d_last: tf.Tensor, d_weights: tf.Tensor, d_contexts: tf.Tensor
+    ) -> dict[str, Any]:
+        """The gradients of what was given."""
+        given, kept, values, size = self.given, self.kept, self.given["values"], self.size
+        transposed = [(tf.transpose(W), tf.transpose(U)) for W, _, U, *_ in self.layers]
+        W_q_T, W_c_T = (tf.transpose(given[name]) if name in given else None for name in ("W_q", "W_c"))
+        read = [
+            tuple(before(after, first) for after, first in zip(*layer, strict=True))
+            for layer in zip(kept["states"], self.start, strict=True)
+        ]
+        outputs = [layer[0] for layer in kept["states"]]
+        attended = outputs[-1] if self.after else read[-1][0]
+
+        def at(t: tf.Tensor, vectors: Vectors) -> Vectors:
+            return tuple(array[t] for array in vectors)
+
+        def attend(t: tf.Tensor, d_context: tf.Tensor, sums: Any) -> tuple[tf.Tensor, Any, dict[str, tf.Tensor]]:
+            d_context += d_contexts[t]
+            query, p, d_p = kept["query"][t], kept["weights"][t], d_weights[t]
+            slopes = tf.squeeze(tf.matmul(self.scored.visible(query, values), d_context[..., None]), axis=-1)
+            d_p += slopes if self.factors is None else slopes * self.factors[t]
+            d_query, d_scores, sums = self.scored.retreat(query, p, d_p, sums)
+            found = {"context": d_context, "slopes": slopes, "scores": d_scores, "query": d_query}
+            return d_query if W_q_T is None else tf.matmul(d_query, W_q_T), sums, found
+
+        def retreat(
+            back: tf.Tensor, d_states: list[list[tf.Tensor]], d_attentional: Any, sums: Any, written: dict[str, Any]
+        ) -> tuple[Any, ...]:
+            t, d_states = self.steps - 1 - back, list(map(list, d_states))
+            found: dict[str, Any] = {"gates": [], "x": []}
+            if self.after:
+                features, d_attentional = self.features[t], d_attentional + d_features[t]
+                d_joined = d_attentional * (1 - features * features)
+                d_context, d_output = tf.split(tf.matmul(d_joined, W_c_T), [-1, size], axis=-1)
+                d_query, sums, of_attention = attend(t, d_context, sums)
+                found |= {**of_attention, "joined": d_joined}
+                d_states[-1][0] += d_output + d_query
+            else:
+                d_states[-1][0] += d_features[t]
+            for layer in reversed(range(self.count)):
+                W_T, U_T = transposed[layer]
+                gates, after = kept["gates"][layer][t], at(t, kept["states"][layer])
+                d_gates, beside = self.units.retreat(gates, at(t, read[layer]), after, tuple(d_states[layer]))
+                d_states[layer] = [beside[0] + tf.matmul(d_gates[-1], U_T), *beside[1:]]
+                dx = tf.matmul(d_gates[0], W_T)
+                found["gates"].insert(0, d_gates)
+                found["x"].insert(0, dx)
+                if layer:
+                    d_states[layer - 1][0] += dx if self.between is None else dx * self.between[layer - 1, t]
+            if self.after:
+                d_attentional = dx
+            else:
+                d_query, sums, of_attention = attend(t, dx, sums)
+                found |= of_attention
+                d_states[-1][0] += d_query
+            return back + 1, d_states, d_attentional, sums, written_at(t, written, found)
+
+        named = ["context", "slopes", "scores", "query", *(["joined"] if self.after else [])]
+        gates = (0, 0) if self.units is GatedUnits else (0,)
+        written = self.arrays({**dict.fromkeys(named, 0), "gates": [gates] * self.count, "x": [0] * self.count})
+        d_states = [tf.split(layer, len(self.start[0]), axis=-1) for layer in tf.unstack(d_last)]
+        d_attentional = tf.zeros_like(given["attentional"]) if self.after else ()
+        loop = 0, d_states, d_attentional, self.scored.sums(), written
+        _, d_states, d_attentional, sums, written = tf.while_loop(
+            lambda back, *_: back < self.steps, retreat, loop, maximum_iterations=self.steps
+        )
+        found = tf.nest.map_structure(lambda array: array.stack(), written)
+        gradients: dict[str, Any] = self.scored.gradients(kept["query"], found["scores"], sums)
+        gradients |= {"known": found["gates"][0][0], "layers": []}
+        gradients["state"] = tf.stack([tf.concat(vectors, axis=-1) for vectors in d_states])
+        for layer, (of_x, *of_u) in enumerate(found["gates"]):
+            of_h = of_u[0] if of_u else of_x
+            if layer == 0:
+                x = before(self.features, given["attentional"]) if self.after else kept["context"]
+            else:
+                x = outputs[layer - 1] if self.between is None else outputs[layer - 1] * self.between[layer - 1]
+            # Layer 0's b is part of known.
+            d_b = tf.reduce_sum(of_x, axis=(0, 1)) if layer else tf.zeros_like(self.layers[0][1])
+            d_U = product(read[layer][0], of_h)
+            gradients["layers"].append((product(x, of_x), d_b, d_U, *self.units.further(of_h)))
+        weights = kept["weights"]
+        weighted = weights if self.factors is None else weights * self.factors
+        gradients["values"] = tf.matmul(tf.transpose(weighted, (1, 2, 0)), tf.transpose(found["context"], (1, 0, 2)))
+        if "W_q" in given:
+            gradients["W_q"] = product(attended, found["query"])
+        if self.after:
+            gradients["attentional"] = d_attentional
+            gradients["W_c"] = product(tf.concat([kept["context"], outputs[-1]], axis=-1), found["joined"])
+        if self.between is not None:
+            gradients["between"] = tf.stack(found["x"][1:]) * tf.stack(outputs[:-1])
+        if self.factors is not None:
+            gradients["factors"] = found["slopes"] * weights
+        return gradients
+
+
+class Features:
+    """t = tanh(q + k) of one query for each key of its sequence, in the form that suits the keys, and what it makes."""
+
+    def __init__(self, keys: tf.Tensor, w_v: tf.Tensor) -> None:
+        self.keys, self.w_v, self.form = keys, w_v, form_of(keys, w_v)
+        self.against = chosen_by(self.form, factor, keys)
+
+    def weights(self, query: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+        """The softmax of w_v · t over the open keys, (batch, keys)."""
+        return chosen_by(self.form, feature_weights, query, self.against, self.w_v, mask)
+
+    def visible(self, query: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """The values: a score is finite, so that what it hides has been cleared."""
+        return values
+
+    def sums(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """The gradients of the keys and of w_v before the last step."""
+        return tf.zeros_like(self.keys), tf.zeros_like(self.w_v)
+
+    def retreat(
+        self, query: tf.Tensor, p: tf.Tensor, d_p: tf.Tensor, sums: tuple[tf.Tensor, tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
+        """The gradients of the query and of the scores, and the sums with those of this step."""
+        return chosen_by(self.form, feature_gradients, query, p, d_p, self.against, self.w_v, sums)
+
+    def gradients(
+        self, queries: tf.Tensor, d_scores: tf.Tensor, sums: tuple[tf.Tensor, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """The gradients of the keys and of w_v, after all steps."""
+        return dict(zip(("keys", "w_v"), sums, strict=True))
+
+
 @tf.function(jit_compile=True, autograph=False)
-def step_weights(
+def feature_weights(
     query: tf.Tensor, against: tf.Tensor, w_v: tf.Tensor, mask: tf.Tensor | None, *, form: str
 ) -> tf.Tensor:
     """The weights of one step, (batch, keys)."""
     tanh = hidden(factor(query, form)[:, None], against, form)
-    scores = tf.linalg.matvec(tanh, w_v)[:, None]
+    return weights_of(tf.linalg.matvec(tanh, w_v), mask)
+
+
+@tf.function(jit_compile=True, autograph=False)
+def feature_gradients(
+    query: tf.Tensor,
+    p: tf.Tensor,
+    d_p: tf.Tensor,
+    against: tf.Tensor,
+    w_v: tf.Tensor,
+    sums: tuple[tf.Tensor, tf.Tensor],
+    *,
+    form: str,
+) -> tuple[tf.Tensor, tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
+    """The gradients of a step's query and scores, and those of keys and of w_v with this step's added."""
+    tanh = hidden(factor(query, form)[:, None], against, form)
+    slope, de, (d_keys, d_w_v) = w_v * (1.0 - tanh * tanh), scores_gradient(p, d_p), sums
+    d_query = tf.squeeze(tf.matmul(de[:, None], slope), axis=1)
+    of_w_v = tf.linalg.matvec(tf.reshape(tanh, (-1, w_v.shape[0])), tf.reshape(de, (-1,)), transpose_a=True)
+    return d_query, de, (d_keys + de[..., None] * slope, d_w_v + of_w_v)
+
+
+class Products:
+    """The inner products of one query with each key of its sequence, and what is made of them."""
+
+    def __init__(self, keys: tf.Tensor, values: tf.Tensor, scale: float) -> None:
+        self.keys, self.scale = keys, scale
+        self.finite = tf.reduce_all(tf.math.is_finite(values))
+
+    def scores(self, query: tf.Tensor) -> tf.Tensor:
+        """The scores scale · q·k."""
+        return tf.squeeze(tf.matmul(self.keys, query[..., None]), axis=-1) * self.scale
+
+    def weights(self, query: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+        """The softmax of the scores over the open keys, (batch, keys)."""
+        return weights_of(self.scores(query), mask)
+
+    def visible(self, query: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """The values without those that a score of -inf hides: a weight of 0 does not silence a NaN."""
+
+        def cleared() -> tf.Tensor:
+            return tf.where(tf.not_equal(self.scores(query), -math.inf)[..., None], values, 0.0)
+
+        return tf.cond(self.finite, lambda: values, cleared)
+
+    def sums(self) -> tuple[()]:
+        """Nothing: the gradient of the keys is one product of all steps."""
+        return ()
+
+    def retreat(
+        self, query: tf.Tensor, p: tf.Tensor, d_p: tf.Tensor, sums: tuple[()]
+    ) -> tuple[tf.Tensor, tf.Tensor, tuple[()]]:
+        """The gradients of the query and of the scores."""
+        d_scores = scores_gradient(p, d_p) * self.scale
+        return tf.squeeze(tf.matmul(d_scores[:, None], self.keys), axis=1), d_scores, ()
+
+    def gradients(self, queries: tf.Tensor, d_scores: tf.Tensor, sums: tuple[()]) -> dict[str, tf.Tensor]:
+        """The gradient of the keys."""
+        return {"keys": tf.matmul(tf.transpose(d_scores, (1, 2, 0)), tf.transpose(queries, (1, 0, 2)))}
+
+
+def weights_of(scores: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
+    """The softmax of one step's scores over the open keys, (batch, keys)."""
+    scores = scores[:, None]
     return tf.squeeze(softmax_over(scores, open_keys(scores, mask)), axis=1)
 
 
-@tf.function(jit_compile=True, autograph=False)
-def step_gradients(
-    dp: tf.Tensor,
-    p: tf.Tensor,
-    query: tf.Tensor,
-    against: tf.Tensor,
-    w_v: tf.Tensor,
-    d_keys: tf.Tensor,
-    d_w_v: tf.Tensor,
-    *,
-    form: str,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The gradient of a step's query, and those of keys and of w_v with this step's added."""
-    tanh = hidden(factor(query, form)[:, None], against, form)
-    slope = w_v * (1.0 - tanh * tanh)
-    de = p * (dp - tf.reduce_sum(p * dp, axis=-1, keepdims=True))
-    dq = tf.squeeze(tf.matmul(de[:, None], slope), axis=1)
-    of_w_v = tf.linalg.matvec(tf.reshape(tanh, (-1, w_v.shape[0])), tf.reshape(de, (-1,)), transpose_a=True)
-    return dq, d_keys + de[..., None] * slope, d_w_v + of_w_v
+def scores_gradient(p: tf.Tensor, d_p: tf.Tensor) -> tf.Tensor:
+    """The gradient of scores by that of their softmax p."""
+    return p * (d_p - tf.reduce_sum(p * d_p, axis=-1, keepdims=True))
 
 
-@tf.function(jit_compile=True, autograph=False)
-def gated(a: tf.Tensor, rest: tf.Tensor, u: tf.Tensor, b_hn: tf.Tensor, h: tf.Tensor) -> tf.Tensor:
-    """The output of a layer of units."""
-    _, z, n, _ = gates(a, rest, u, b_hn)
-    return (1 - z) * n + z * h
-
-
-@tf.function(jit_compile=True, autograph=False)
-def gated_gradients(
-    dh: tf.Tensor, a: tf.Tensor, rest: tf.Tensor, u: tf.Tensor, b_hn: tf.Tensor, h: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The gradients of a, of u, and of h beside u."""
-    r, z, n, m = gates(a, rest, u, b_hn)
-    dn = dh * (1 - z) * (1 - n * n)
-    dr, dz = dn * m * r * (1 - r), dh * (h - n) * z * (1 - z)
-    return tf.concat([dr, dz, dn], axis=-1), tf.concat([dr, dz, r * dn], axis=-1), dh * z
-
-
-def gates(a: tf.Tensor, rest: tf.Tensor, u: tf.Tensor, b_hn: tf.Tensor) -> tuple[tf.Tensor, ...]:
-    """The gates r, z, n and m of a layer of units."""
-    input_r, input_z, input_n = tf.split(a + rest, 3, axis=-1)
-    state_r, state_z, state_n = tf.split(u, 3, axis=-1)
-    r, z, m = tf.sigmoid(input_r + state_r), tf.sigmoid(input_z + state_z), state_n + b_hn
-    return r, z, tf.tanh(input_n + r * m), m
+def before(arrays: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
+    """What each step reads of the one before, and the first step of what was given."""
+    return tf.concat([first[None], arrays[:-1]], axis=0)
 
 
 def product(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
@@ -248,9 +487,14 @@ def product(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
     return tf.matmul(rows, columns, transpose_a=True)
 
 
-def steps_refused(*_: tf.Tensor) -> None:
+def written_at(t: tf.Tensor, arrays: Any, values: Any) -> Any:
+    """The arrays of all steps with the values of one."""
+    return tf.nest.map_structure(lambda array, value: array.write(t, value), arrays, values)
+
+
+def steps_refused(operator: str, *_: tf.Tensor) -> None:
     """Refuse second derivatives."""
     raise AttentionError(
-        "BahdanauDecoder: no second derivative is known where its steps are one function. Step by step it has all: "
+        f"{operator}: no second derivative is known where its steps are one function. Step by step it has all: "
         'call backends.tf.blocked.set_path("plain") before it is called.'
     )

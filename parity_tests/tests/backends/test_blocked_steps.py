@@ -1,4 +1,4 @@
-"""The steps of Bahdanau's decoder as one function: the numbers of the loop over them."""
+"""The steps of a decoder as one function, or at once: the numbers of the loop over them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from attention_core.draws import integers, uniform
-from attention_core.operators import LAYERS
+from attention_core.operators import find
+from attention_core.specification import Layer
 from parity_tests.tests.backends.blocks import blocked, in_small_blocks, on_path
 
 pytestmark = pytest.mark.implements("blocked/decoder_steps.py")
@@ -17,8 +18,8 @@ pytestmark = pytest.mark.implements("blocked/decoder_steps.py")
 SMALL = {"torch": {"decoder_steps.BY_STEPS": 2 * 7 * 8}, "tf": {}}
 """Two sequences of three in a block; TensorFlow has no blocks of them."""
 
-(SPECIFIED,) = (layer for layer in LAYERS if layer.name == "BahdanauDecoder")
-SIZES = {"vocab_size": 11, "embed_size": 4, "hidden_size": 5, "num_layers": 2, "memory_size": 6, "attention_size": 8}
+SIZES = {"vocab_size": 11, "embed_size": 4, "hidden_size": 5, "num_layers": 2, "memory_size": 6}
+ADDITIVE = {**SIZES, "attention_size": 8}
 TOKENS, MEMORY, STATE = integers("tokens", (3, 4), 11), uniform("memory", (3, 7, 6)), uniform("state", (2, 3, 5))
 LENS = np.array([6, 2, 7], np.int32)
 MASKS: dict[str, dict[str, np.ndarray]] = {
@@ -41,30 +42,45 @@ def taken(backend: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> list[int
     return calls
 
 
-def made(backend: SimpleNamespace, dtype: str = "float64", scale: float = 1.0, **options: Any) -> Any:
+def made(
+    backend: SimpleNamespace,
+    dtype: str = "float64",
+    scale: float = 1.0,
+    name: str = "BahdanauDecoder",
+    sizes: dict[str, Any] = ADDITIVE,
+    **options: Any,
+) -> Any:
     """A decoder with drawn parameters, those of queries and keys multiplied by the scale."""
-    config = {**SIZES, **options}
-    decoder = backend.runtime.build(backend.package.BahdanauDecoder, config, dtype)
-    shapes = SPECIFIED.shapes(SPECIFIED.sizes(config))
+    config, specified = {**sizes, **options}, find(name)
+    assert isinstance(specified, Layer)
+    decoder = backend.runtime.build(getattr(backend.package, name), config, dtype)
+    shapes = specified.shapes(specified.sizes(config))
     arrays = {name: uniform(name, shape, 0.7).astype(dtype) for name, shape in shapes.items()}
-    for name in ("attention.W_q", "attention.W_k"):
+    for name in arrays.keys() & {"attention.W_q", "attention.W_k"}:
         arrays[name] *= scale
     backend.package.set_parameters(decoder, arrays)
     return decoder
 
 
-def decoded(backend: SimpleNamespace, path: str, decoder: Any, masks: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs on a path, and the gradients of inputs, dropout masks and parameters."""
-    given = {"tokens": TOKENS, "encoder_outputs": MEMORY, "state": STATE, "valid_lens": LENS, **masks}
+def decoded(
+    backend: SimpleNamespace, path: str, decoder: Any, masks: dict[str, np.ndarray], lens: np.ndarray = LENS
+) -> dict[str, np.ndarray]:
+    """The floating outputs on a path, and the gradients of inputs, dropout masks and parameters."""
+    width, features = decoder.sizes["state_size"], decoder.sizes["memory_size"]
+    state = uniform("state", (2, 3, width))
+    given = {"tokens": TOKENS, "encoder_outputs": MEMORY[..., :features], "state": state, "valid_lens": lens, **masks}
     tensors = {name: backend.runtime.from_numpy(array) for name, array in given.items()}
     # In PyTorch steps are no function where a dropout mask has a gradient.
     fixed = {name: tensors.pop(name) for name in masks} if backend.name == "torch" else {}
-    shapes = (3, 4, 11), (2, 3, 5), (3, 4, 7)
+
+    def outputs_of(decoder: Any, **named: Any) -> tuple[Any, ...]:
+        logits, state, weights = decoder(**named, **fixed)
+        return logits, weights, *(state[:2] if isinstance(state, tuple) else [state])  # a position has no gradient
+
+    shapes = (3, 4, 11), (3, 4, 7), (2, 3, width), *([(3, 5)] if hasattr(decoder, "W_c") else [])
     cotangents = {index: backend.runtime.from_numpy(uniform(str(index), shape)) for index, shape in enumerate(shapes)}
     with in_small_blocks(backend, SMALL[backend.name]), on_path(backend, path):
-        outputs, gradients, parameters = backend.runtime.vjp(
-            lambda decoder, **named: decoder(**named, **fixed), tensors, cotangents, decoder
-        )
+        outputs, gradients, parameters = backend.runtime.vjp(outputs_of, tensors, cotangents, decoder)
     arrays = {str(index): output for index, output in enumerate(outputs)} | gradients
     return {name: backend.runtime.to_numpy(array) for name, array in arrays.items()} | parameters
 
@@ -83,8 +99,48 @@ def test_steps_as_one_function_have_the_numbers_of_the_loop(
         np.testing.assert_allclose(actual[name], array, rtol=1e-14 * scale, atol=1e-14 * scale, err_msg=name)
 
 
-def test_steps_as_one_function_see_a_nan_where_the_loop_does(backend: SimpleNamespace, taken: list[int]):
-    decoder, memory = made(backend, "float32"), MEMORY.astype(np.float32)
+FORMS: dict[str, dict[str, Any]] = {
+    "Bahdanau": {"name": "BahdanauDecoder"},
+    "maxout": {"name": "BahdanauDecoder", "readout": "maxout"},
+    "Luong": {"name": "LuongDecoder"},
+}
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("score", ["additive", "concat", "dot", "scaled_dot", "general"])
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_the_steps_of_every_form_are_those_of_the_loop(
+    backend: SimpleNamespace, form: dict[str, Any], score: str, cell: str, taken: list[int]
+):
+    sizes = {**SIZES, "memory_size": 5 if "dot" in score else 6}  # an inner product with the state itself
+    decoder = made(backend, sizes=sizes, score=score, cell=cell, **form)
+    masks = {**MASKS["dropout"], **MASKS["fully masked"]}
+    expected, actual = (decoded(backend, path, decoder, masks) for path in ("plain", "blocked"))
+    assert taken == [1]
+    for name, array in expected.items():
+        np.testing.assert_allclose(actual[name], array, rtol=0, atol=1e-13, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"score": "cosine", "memory_size": 5},
+        {"alignment": "monotonic", "window": 2},
+        {"alignment": "predictive", "window": 2},
+        {"input_feeding": False},
+    ],
+    ids=str,
+)
+def test_the_steps_of_other_forms_are_not_one_function(
+    backend: SimpleNamespace, options: dict[str, Any], taken: list[int]
+):
+    decoded(backend, "blocked", made(backend, name="LuongDecoder", sizes=SIZES, **options), {})
+    assert not taken
+
+
+@pytest.mark.parametrize("score", ["additive", "general"])
+def test_steps_as_one_function_see_a_nan_where_the_loop_does(backend: SimpleNamespace, score: str, taken: list[int]):
+    decoder, memory = made(backend, "float32", sizes=SIZES, score=score), MEMORY.astype(np.float32)
     memory[:, 6], memory[2, 1] = np.nan, np.nan  # hidden from the first two sequences; open to the last
     given = [backend.runtime.from_numpy(array) for array in (TOKENS, memory, STATE.astype(np.float32), LENS)]
     for path in ("blocked", "plain"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -34,8 +36,8 @@ def _blocked() -> Iterator[None]:
     choice.set_path(before)
 
 
-def decoder(num_layers: int = 2) -> layers.Layer:
-    return attention.BahdanauDecoder(11, 6, 5, num_layers, memory_size=8, attention_size=9)
+def decoder(num_layers: int = 2, name: str = "BahdanauDecoder") -> layers.Layer:
+    return getattr(attention, name)(11, 6, 5, num_layers, memory_size=8, attention_size=9, score="additive")
 
 
 FUNCTIONS: dict[str, tuple[tuple[np.ndarray, np.ndarray], Callable[[tf.Tensor, tf.Tensor], tf.Tensor], str]] = {
@@ -54,11 +56,14 @@ FUNCTIONS: dict[str, tuple[tuple[np.ndarray, np.ndarray], Callable[[tf.Tensor, t
         lambda q, k: additive.blocked_additive_attention(q, k, k, None, tf.constant(W_V)),
         "no second derivatives",
     ),
-    "steps": (
-        (MEMORY, STATE),
-        lambda memory, state: decoder()(tf.constant(TOKENS), memory, state)[0],
-        "no second derivative is known where its steps are one function",
-    ),
+    **{
+        name: (
+            (MEMORY, STATE),
+            lambda memory, state, name=name: decoder(name=name)(tf.constant(TOKENS), memory, state)[0],
+            f"{name}: no second derivative is known where its steps are one function",
+        )
+        for name in ("BahdanauDecoder", "LuongDecoder")
+    },
 }
 
 
@@ -170,17 +175,28 @@ def test_an_additive_context_alone_keeps_no_weights(name: str, options: dict[str
     assert kept(True) and not kept(False)
 
 
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each time that steps were one function."""
+    calls, steps = [], decoders.blocked_steps
+    monkeypatch.setattr(decoders, "blocked_steps", lambda *given: calls.append(1) or steps(*given))
+    return calls
+
+
 @pytest.mark.parametrize("num_layers", [1, 2])
-def test_steps_in_a_graph_are_one_function_from_a_size_on(monkeypatch: pytest.MonkeyPatch, num_layers: int):
+@pytest.mark.parametrize("name", ["BahdanauDecoder", "LuongDecoder"])
+def test_steps_in_a_graph_are_one_function_from_a_size_on(
+    monkeypatch: pytest.MonkeyPatch, name: str, num_layers: int, called: list[int]
+):
     choice.set_path(None)
-    layer, called, steps = decoder(num_layers), [], decoders.blocked_steps
-    monkeypatch.setattr(decoders, "blocked_steps", lambda *given: called.append(1) or steps(*given))
+    layer = decoder(num_layers, name)
     given = {"encoder_outputs": tf.constant(MEMORY), "state": tf.constant(STATE[:num_layers])}
 
     def gradients(given: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(given)
-            outputs = layer(tf.constant(TOKENS), **given, valid_lens=tf.constant([6, 0, 7]))
+            found = layer(tf.constant(TOKENS), **given, valid_lens=tf.constant([6, 0, 7]))
+            outputs = [own for own in tf.nest.flatten(found) if own.dtype.is_floating]
             loss = tf.add_n([tf.reduce_sum(own * floats("c", *own.shape)) for own in outputs])
         sources = [*given.values(), *(parameter.value for parameter in layer.trainable_variables)]
         return [*outputs, *map(tf.convert_to_tensor, tape.gradient(loss, sources))]
@@ -196,3 +212,31 @@ def test_steps_in_a_graph_are_one_function_from_a_size_on(monkeypatch: pytest.Mo
     monkeypatch.setattr(decoder_steps, "STEPS_MIN_ELEMENTS", 1)
     gradients(given)
     assert called == [1]
+
+
+@pytest.mark.parametrize(("inner", "expected"), [("W_c", 0), ("attention.W_q", 0), ("embedding", 1)])
+def test_quantized_inner_layers_are_called(inner: str, expected: int, called: list[int]):
+    layer = decoder(name="LuongDecoder")
+    given = tf.constant(TOKENS), tf.constant(MEMORY), tf.constant(STATE)
+    logits = layer(*given)[0]
+    attrgetter(inner)(layer).quantize("int8")
+    called.clear()
+    np.testing.assert_allclose(layer(*given)[0], logits, atol=0.05)
+    assert len(called) == expected
+
+
+@pytest.mark.parametrize("name", ["BahdanauDecoder", "LuongDecoder"])
+def test_a_score_of_minus_infinity_hides_a_value_from_a_step(name: str, called: list[int]):
+    """Where the key of that value is infinite, some queries score it -inf, others inf: they alone see NaN."""
+    keras.utils.set_random_seed(1)
+    layer, memory = getattr(attention, name)(11, 6, 5, 2, memory_size=5, score="dot"), MEMORY[..., :5].copy()
+    memory[range(3), 2, range(3)] = np.inf
+    results = []
+    for path in ("plain", "blocked"):
+        choice.set_path(path)
+        results.append([own.numpy() for own in layer(*map(tf.constant, (TOKENS, memory, STATE)))[::2]])
+    for expected, actual in zip(*results, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    logits, weights = results[0]
+    hidden = np.isfinite(logits).all(axis=-1) & (weights[..., 2] == 0.0)
+    assert len(called) == 1 and hidden.any()

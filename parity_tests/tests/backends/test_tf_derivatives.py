@@ -41,6 +41,10 @@ FUNCTIONS: dict[str, tuple[Callable[[], Function], tuple[np.ndarray, ...]]] = {
         lambda: logits(attention.BahdanauDecoder(7, 3, 4, dtype="float64")),
         (KEYS, uniform("state", (1, 2, 4))),
     ),
+    "Luong's decoder": (
+        lambda: logits(attention.LuongDecoder(7, 3, 4, cell="lstm", dtype="float64")),
+        (KEYS, uniform("state", (1, 2, 8))),
+    ),
 }
 
 
@@ -108,7 +112,7 @@ def test_a_parameter_has_a_tangent_in_blocks():
 
 
 DERIVED = {
-    **{name: FUNCTIONS[name] for name in ("dot", "additive", "decoder")},
+    **{name: FUNCTIONS[name] for name in ("dot", "additive", "decoder", "Luong's decoder")},
     "GRU": (lambda: outputs(attention.GRU(4, 3, bidirectional=True, dtype="float64")), (KEYS,)),
 }
 

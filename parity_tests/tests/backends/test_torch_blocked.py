@@ -291,39 +291,6 @@ def derived(
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-@pytest.mark.parametrize("score", ["additive", "concat", "dot", "scaled_dot", "general"])
-@pytest.mark.parametrize(
-    "form", [("BahdanauDecoder", {}), ("BahdanauDecoder", {"readout": "maxout"}), ("LuongDecoder", {})]
-)
-def test_the_steps_of_every_form_are_those_of_the_loop(
-    form: tuple[str, dict[str, str]], score: str, cell: str, taken: list[int]
-):
-    name, options = form
-    size = 5 if "dot" in score else 6  # an inner product with the state itself
-    decoder = getattr(attention, name)(
-        11, 4, 5, 2, memory_size=size, score=score, cell=cell, dtype=torch.float64, **options
-    )
-    width = decoder.sizes["state_size"]
-    memory, state = tensor("memory", 3, 7, size), tensor("state", 2, 3, width)
-
-    results = []
-    for path in ("blocked", "plain"):
-        choice.set_path(path)
-        results.append(derived(decoder, memory, state, LENS))
-    torch.testing.assert_close(*results, rtol=0, atol=1e-13)
-    assert taken == [1]
-
-
-@pytest.mark.parametrize(
-    "options", [{"score": "cosine"}, {"alignment": "monotonic", "window": 2}, {"input_feeding": False}], ids=str
-)
-def test_the_steps_of_other_forms_are_not_one_function(options: dict[str, Any], taken: list[int]):
-    decoder = attention.LuongDecoder(11, 4, 5, 2, memory_size=5, dtype=torch.float64, **options)
-    decoder(TOKENS, MEMORY[..., :5], STATE)
-    assert not taken
-
-
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize(
     "form",
     [
