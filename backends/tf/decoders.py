@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.tf.arrays import Lengths, lengths
-from backends.tf.attention import LAYERS, Memory, attention_layer, zero_masked
-from backends.tf.blocked.decoder_steps import blocked_steps, takes_steps
+from backends.tf.attention import LAYERS, Answer, Memory, attention_layer, zero_masked
+from backends.tf.blocked.decoder_steps import blocked_steps, is_shared, takes_steps
 from backends.tf.local import LocalAttention
 from backends.tf.masking import size
-from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask, is_usual, joined
+from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask, is_usual, joined, projected
 from backends.tf.pooling import average
 from backends.tf.recurrent import recurrent_layer
 from backends.tf.search import beam_search, greedy_search, shaped_as
@@ -53,11 +53,9 @@ class Decoder(Specified, Generic[State]):
     def __init__(self, *, dtype: str | tf.DType | None, name: str | None, **options: Any) -> None:
         super().__init__(dtype=dtype, name=name, **options)
         sizes, dtype = self.sizes, self.dtype_policy
-        parts = self.specification.inside(sizes)
+        parts, vocab_size = self.specification.inside(sizes), sizes["vocab_size"]
         with keras.name_scope(self.name, caller=self):
-            self.embedding = keras.layers.Embedding(
-                sizes["vocab_size"], sizes["embed_size"], dtype=dtype, name="embedding"
-            )
+            self.embedding = keras.layers.Embedding(vocab_size, sizes["embed_size"], dtype=dtype, name="embedding")
             self.rnn = recurrent_layer(parts["rnn"], dtype=dtype, name="rnn")
             self.embedding.supports_masking = True  # Keras attaches the mask of the tokens to the logits
             for layer in (self.embedding, self.rnn):
@@ -65,10 +63,9 @@ class Decoder(Specified, Generic[State]):
         self.attention = None
         if "attention" in parts:
             self.attention = attention_layer(parts["attention"], ATTENTION, caller=self, name="attention")
-        self.initial = None
-        if sizes["initial"] == "learned":
-            self.initial = drawn(self, "initial", (sizes["num_layers"], sizes["state_size"]), sizes["hidden_size"])
-        self.dense = self._projection("dense", sizes["dense_size"], sizes["vocab_size"], use_bias=True)
+        first, learned = (sizes["num_layers"], sizes["state_size"]), sizes["initial"] == "learned"
+        self.initial = drawn(self, "initial", first, sizes["hidden_size"]) if learned else None
+        self.dense = self._projection("dense", sizes["dense_size"], vocab_size, use_bias=True)
         self.dropout = keras.layers.Dropout(sizes["dropout"], autocast=False)
 
     def prepare(
@@ -315,25 +312,13 @@ class Decoder(Specified, Generic[State]):
             TokenError: a first or last token outside the vocabulary
             OptionError: num_best above width, or width above vocab_size
         """
-        options: dict[str, Any] = {
-            "bos": bos,
-            "eos": eos,
-            "max_steps": max_steps,
-            "width": width,
-            "num_best": num_best,
-            "length_penalty": length_penalty,
-        }
+        options: dict[str, Any] = {"bos": bos, "eos": eos, "max_steps": max_steps, "width": width}
+        options |= {"num_best": num_best, "length_penalty": length_penalty}
         self._check("beam", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         encoder_outputs, state = self._cast((encoder_outputs, state))
         memory, step = self._prepare(encoder_outputs, valid_lens, mask), partial(self._step, layers=self._of_steps())
-        return beam_search(
-            step,
-            self._reordered,
-            self._start(memory, state),
-            memory,
-            vocab_size=self.sizes["vocab_size"],
-            **options,
-        )
+        start, options["vocab_size"] = self._start(memory, state), self.sizes["vocab_size"]
+        return beam_search(step, self._reordered, start, memory, **options)
 
     def _prepare(self, encoder_outputs: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None) -> Memory:
         if self.attention is None:
@@ -393,14 +378,12 @@ class Decoder(Specified, Generic[State]):
         def advance(
             t: tf.Tensor, state: Any, features: tf.TensorArray, weights: tf.TensorArray
         ) -> tuple[tf.Tensor, Any, tf.TensorArray, tf.TensorArray]:
-            read, after, attended = self._advance(
-                embedded.read(t), state, at_step(memory, t), masks_at(masks, t), layers
-            )
+            given = at_step(memory, t), masks_at(masks, t), layers
+            read, after, attended = self._advance(embedded.read(t), state, *given)
             return t + 1, shaped_as(after, state), features.write(t + 1, read), weights.write(t + 1, attended)
 
-        _, state, features, weights = tf.while_loop(
-            lambda t, *_: t < steps, advance, (0, state, features, weights), maximum_iterations=steps
-        )
+        loop = 0, state, features, weights
+        _, state, features, weights = tf.while_loop(lambda t, *_: t < steps, advance, loop, maximum_iterations=steps)
         features, weights = (tf.transpose(array.stack()[1:], (1, 0, 2)) for array in (features, weights))
         return features, state, weights
 
@@ -421,12 +404,11 @@ class Decoder(Specified, Generic[State]):
         training: bool | None,
     ) -> Masks:
         """Draw the masks that are not given, before the loop over the steps; lead is (batch,) or (batch, steps)."""
+        values, between = memory.values, (self.sizes["num_layers - 1"], *lead, self.sizes["hidden_size"])
         if dropout_mask is None:
-            between = (self.sizes["num_layers - 1"], *lead, self.sizes["hidden_size"])
-            dropout_mask = drawn_mask(self.dropout, tf.zeros(between, self.compute_dtype), training)
+            dropout_mask = drawn_mask(self.dropout, values, training, shape=between)
         if attention_dropout_mask is None:
-            scores = tf.zeros((*lead, size(memory.values, 1)), self.compute_dtype)
-            attention_dropout_mask = drawn_mask(self.dropout, scores, training)
+            attention_dropout_mask = drawn_mask(self.dropout, values, training, shape=(*lead, size(values, 1)))
         return dropout_mask, attention_dropout_mask
 
     # particular to TensorFlow
@@ -567,10 +549,9 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
             return super()._run_forced(tokens, state, memory, masks)
         outputs, last, weights, contexts = blocked
         if self.sizes["readout"] == "maxout":
-            previous = tf.concat([state[-1:, :, : self.sizes["hidden_size"]], outputs[:-1]], axis=0)
-            outputs = tf.concat([previous, self.embedding(tf.transpose(tokens)), contexts], axis=-1)
-        # The steps come first in what `blocked_steps` returns.
-        return tf.transpose(outputs, (1, 0, 2)), last, tf.transpose(weights, (1, 0, 2))
+            previous = tf.concat([state[-1, :, None, : self.sizes["hidden_size"]], outputs[:, :-1]], axis=1)
+            outputs = tf.concat([previous, self.embedding(tokens), contexts], axis=-1)
+        return outputs, last, weights
 
     def _logits(self, features: tf.Tensor) -> tf.Tensor:
         if self.sizes["readout"] == "maxout":
@@ -690,9 +671,8 @@ class LuongDecoder(Decoder[LuongState]):
         dropout_mask, attention_dropout_mask = masks
         inputs = tf.concat([embedded, state.attentional], axis=-1) if self.sizes["input_feeding"] else embedded
         output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask, layers)
-        at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
-        context, weights = self.attention._attend(output[:, None], memory, **at, dropout_mask=attention_dropout_mask)
-        attentional = tf.tanh(self.W_c(tf.concat([tf.squeeze(context, axis=1), output], axis=-1)))
+        attentional, weights = self._attentional(output[:, None], state, memory, attention_dropout_mask)
+        attentional = tf.squeeze(attentional, axis=1)
         return attentional, LuongState(rnn, attentional, state.position + 1), tf.squeeze(weights, axis=1)
 
     def _reordered(self, state: LuongState, rows: tf.Tensor) -> LuongState:
@@ -700,14 +680,31 @@ class LuongDecoder(Decoder[LuongState]):
         return LuongState(rnn, tf.gather(state.attentional, rows), tf.gather(state.position, rows))
 
     def _run_forced(self, tokens: tf.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
-        """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
+        """Run all steps, as one function with a backward by hand if `takes_steps`; without input feeding, at once."""
         fed = self.sizes["input_feeding"]
+        if not fed and is_shared(memory.mask):
+            return self._run_at_once(tokens, state, memory, masks)
         blocked = self._run_blocked(tokens, state.rnn, memory, masks, state.attentional) if fed else None
         if blocked is None:
             return super()._run_forced(tokens, state, memory, masks)
         attentional, last, weights, *_ = blocked
-        after = LuongState(last, attentional[-1], state.position + tokens.shape[1])
-        return tf.transpose(attentional, (1, 0, 2)), after, tf.transpose(weights, (1, 0, 2))
+        return attentional, LuongState(last, attentional[:, -1], state.position + tokens.shape[1]), weights
+
+    # particular to TensorFlow
+
+    def _run_at_once(self, tokens: tf.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
+        """Run the layers over all steps, then attend with all their outputs."""
+        dropout_mask, attention_dropout_mask = masks
+        outputs, rnn = self.rnn.call(self.embedding(tokens), None, state.rnn, dropout_mask=dropout_mask)
+        attentional, weights = self._attentional(outputs, state, memory, attention_dropout_mask)
+        last = tf.concat([state.attentional[:, None], attentional], axis=1)[:, -1]  # of no steps, too
+        return attentional, LuongState(rnn, last, state.position + size(tokens, 1)), weights
+
+    def _attentional(self, outputs: tf.Tensor, state: LuongState, memory: Memory, mask: tf.Tensor | None) -> Answer:
+        """Attend with the top outputs of some steps, the first of which follows the state: (h̃, weights)."""
+        at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
+        context, weights = self.attention._attend(outputs, memory, **at, dropout_mask=mask)
+        return tf.tanh(projected(self.W_c, tf.concat([context, outputs], axis=-1))), weights
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -785,10 +782,23 @@ class FixedContextDecoder(Decoder[tf.Tensor]):
         output, state = self.rnn._advance(inputs, state, dropout_mask, layers)
         return output, state, tf.squeeze(weights, axis=1)
 
+    # particular to TensorFlow
+
+    def _run_forced(self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks) -> Decoded:
+        """Run all steps at once where they share a mask, since no step's context waits for the one before."""
+        if not is_shared(memory.mask):
+            return super()._run_forced(tokens, state, memory, masks)
+        dropout_mask, attention_dropout_mask = masks
+        last = last_open(memory)
+        weights = tf.repeat(tf.cast(last, memory.values.dtype), size(tokens, 1), axis=1)
+        context = average(weights, memory.values, last, attention_dropout_mask)
+        inputs = tf.concat([context, self.embedding(tokens)], axis=-1)
+        return *self.rnn.call(inputs, None, state, dropout_mask=dropout_mask), weights
+
 
 def at_step(memory: Memory, step: tf.Tensor) -> Memory:
     """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
-    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
+    if is_shared(memory.mask):  # what its only row hides, `prepare` has cleared
         return memory
     last = size(memory.mask, 1) - 1
     row = tf.expand_dims(tf.gather(memory.mask, tf.minimum(step, last), axis=1), axis=1)

@@ -33,9 +33,7 @@ def takes_steps(
     was measured. Step by step everything else is computed.
     """
     shapes = (*tokens.shape, *keys.shape, *values.shape)
-    if keys.dtype not in KEY_BOUND or state.dtype != keys.dtype or None in shapes or 0 in shapes:
-        return False
-    if mask is not None and mask.shape[1] != 1:
+    if keys.dtype not in KEY_BOUND or state.dtype != keys.dtype or None in shapes or 0 in shapes or not is_shared(mask):
         return False
     if choice.forced is not None:
         large = choice.forced == "blocked"
@@ -44,6 +42,11 @@ def takes_steps(
     else:
         large = math.prod((*keys.shape, tokens.shape[1])) >= STEPS_MIN_ELEMENTS
     return large and not choice.has_tangents(state, keys, values)
+
+
+def is_shared(mask: tf.Tensor | None) -> bool:
+    """Whether what a mask hides from one step it hides from all."""
+    return mask is None or mask.shape[1] == 1
 
 
 class Scoring(NamedTuple):
@@ -74,7 +77,7 @@ def blocked_steps(
     Shapes: known (steps, batch, gates · hidden_size), layer 0's W x + b of the tokens; memory as (keys, values, mask);
     W_q (hidden_size, attention_size) and W_c (value_features + hidden_size, hidden_size); layers as _of_steps gives
     them; dropout_mask (num_layers - 1, batch, steps, hidden_size), attention_dropout_mask (batch, steps, keys). What is
-    returned has its steps first, but the state. Second derivatives raise an AttentionError: set_path("plain") has them.
+    returned has the steps behind the batch. Second derivatives raise an AttentionError: set_path("plain") has them.
     """
     keys, values, mask = memory
     named = {
@@ -107,8 +110,9 @@ def blocked_steps(
 
         return steps.forward(), lambda *upstream: gradients(*upstream, *arrays)
 
-    results: tuple[tf.Tensor, ...] = run(*map(tf.convert_to_tensor, tf.nest.flatten(given)))
-    return results
+    features, last, weights, contexts = run(*map(tf.convert_to_tensor, tf.nest.flatten(given)))
+    features, weights, contexts = (tf.transpose(array, (1, 0, 2)) for array in (features, weights, contexts))
+    return features, last, weights, contexts
 
 
 class GatedUnits:
@@ -231,7 +235,7 @@ class Steps:
         return tf.nest.map_structure(lambda _: tf.TensorArray(dtype, self.steps), like)
 
     def forward(self) -> tuple[tf.Tensor, ...]:
-        """(Features, last state, weights, contexts)."""
+        """(Features, last state, weights, contexts), with the steps first."""
         given, values = self.given, self.given["values"]
         known = self.arrays(0).unstack(given["known"])
 

@@ -158,3 +158,29 @@ def test_steps_are_one_function_where_they_share_a_mask_and_there_are_some(backe
         with on_path(backend, "blocked"):
             decoder(tokens[:, :steps], memory, state, mask=backend.runtime.from_numpy(np.ones(mask, bool)))
         assert len(taken) == expected, (mask, steps)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"name": "FixedContextDecoder"},
+        {"name": "LuongDecoder", "input_feeding": False},
+        {"name": "LuongDecoder", "input_feeding": False, "alignment": "monotonic", "window": 2},
+        {"name": "LuongDecoder", "input_feeding": False, "alignment": "predictive", "window": 2},
+    ],
+    ids=str,
+)
+def test_steps_that_wait_for_none_before_them_are_computed_at_once(
+    backend: SimpleNamespace, form: dict[str, Any], cell: str, monkeypatch: pytest.MonkeyPatch
+):
+    decoder, calls = made(backend, sizes=SIZES, cell=cell, **form), []
+    of_one_step = type(decoder.rnn)._advance
+    monkeypatch.setattr(type(decoder.rnn), "_advance", lambda *given: calls.append(1) or of_one_step(*given))
+    lens = np.array([6, 0, 7], np.int32)
+    at_once = decoded(backend, "plain", decoder, MASKS["dropout"], lens)
+    assert not calls
+    one_by_one = decoded(backend, "plain", decoder, MASKS["dropout"], np.repeat(lens[:, None], 4, axis=1))
+    assert len(calls) == 4  # a mask for each step
+    for name, array in one_by_one.items():
+        np.testing.assert_allclose(at_once[name], array, rtol=0, atol=1e-13, err_msg=name)

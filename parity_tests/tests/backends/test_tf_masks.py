@@ -229,3 +229,21 @@ def test_the_shapes_of_the_outputs_are_computed_from_those_of_the_inputs(kind: s
             (None, None, 6),
             (None, None, 7),
         )
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("BahdanauDecoder", {}),
+        ("LuongDecoder", {}),
+        ("LuongDecoder", {"input_feeding": False}),
+        ("FixedContextDecoder", {}),
+    ],
+)
+def test_the_mask_of_tokens_travels_to_the_logits_and_hides_no_step(kind: str, options: dict[str, bool]):
+    layer, tokens = getattr(attention, kind)(11, 4, 5, memory_size=6, **options), tf.constant(TARGET)
+    given = tf.constant(uniform("memory", (3, 7, 6)), tf.float32), tf.constant(uniform("state", (1, 3, 5)), tf.float32)
+    expected = layer(tokens, *given)
+    actual = layer(masked(tokens, OPEN_STEPS), *given)
+    same(actual, expected)
+    same(mask_of(actual[0]), OPEN_STEPS)

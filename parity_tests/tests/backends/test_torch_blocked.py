@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils._pytree import tree_leaves
 
 from attention_core.draws import uniform
 from backends import torch as attention
@@ -39,10 +37,6 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     choice.set_path("blocked")
     yield
     choice.set_path(before)
-
-
-def tensor(name: str, *shape: int) -> torch.Tensor:
-    return torch.tensor(uniform(name, shape))
 
 
 def drawn(*lead: int, hidden: int = 4) -> list[torch.Tensor]:
@@ -258,7 +252,6 @@ def test_a_layer_uses_the_additive_context_where_it_can(monkeypatch: pytest.Monk
 
 TOKENS = torch.arange(12).reshape(3, 4) % 11
 MEMORY, STATE = (torch.tensor(uniform(name, shape)) for name, shape in (("m", (3, 7, 6)), ("s", (2, 3, 5))))
-LENS = torch.tensor([6, 0, 7])
 
 
 @pytest.fixture
@@ -274,45 +267,6 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     apply = decoder_steps.Steps.apply
     monkeypatch.setattr(decoder_steps.Steps, "apply", lambda *given: calls.append(1) or apply(*given))
     return calls
-
-
-def derived(
-    decoder: torch.nn.Module, memory: torch.Tensor, state: torch.Tensor, lens: torch.Tensor
-) -> list[torch.Tensor]:
-    """The floating outputs of a decoder of two layers with dropout masks, and the gradients of a loss of them."""
-    masks = {
-        "dropout_mask": 2.0 * (tensor("between", 1, 3, 4, 5) > 0.0).double(),
-        "attention_dropout_mask": 2.0 * (tensor("attention", 3, 4, 7) > 0.0).double(),
-    }
-    given = [array.clone().requires_grad_() for array in (memory, state)]
-    results = [array for array in tree_leaves(decoder(TOKENS, *given, lens, **masks)) if array.is_floating_point()]
-    loss = sum((array * tensor(f"{n}", *array.shape)).sum() for n, array in enumerate(results))
-    return [*results, *torch.autograd.grad(loss, [*given, *decoder.parameters()])]
-
-
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
-@pytest.mark.parametrize(
-    "form",
-    [
-        ("FixedContextDecoder", {}),
-        ("LuongDecoder", {"input_feeding": False}),
-        ("LuongDecoder", {"input_feeding": False, "alignment": "monotonic", "window": 2}),
-        ("LuongDecoder", {"input_feeding": False, "alignment": "predictive", "window": 2}),
-    ],
-    ids=str,
-)
-def test_steps_that_wait_for_none_before_them_are_computed_at_once(form: tuple[str, dict[str, Any]], cell: str):
-    name, options = form
-    decoder = getattr(attention, name)(11, 4, 5, 2, memory_size=6, cell=cell, dtype=torch.float64, **options)
-    calls: list[int] = []
-    decoder.rnn.register_forward_hook(lambda *_: calls.append(1))
-    state = tensor("state", 2, 3, decoder.sizes["state_size"])
-
-    at_once = derived(decoder, MEMORY, state, LENS)
-    assert len(calls) == 1
-    one_by_one = derived(decoder, MEMORY, state, LENS[:, None].expand(-1, 4))
-    torch.testing.assert_close(at_once, one_by_one, rtol=0, atol=1e-13)
-    assert len(calls) == 1 + 4  # a mask for each step
 
 
 def test_a_hook_of_what_one_function_passes_by_is_called_at_each_step(taken: list[int]):
