@@ -230,7 +230,7 @@ TRANSLATOR_LUONG = replace(
     TRANSLATOR,
     name="translator-luong",
     summary="a translator's training step, Luong's decoder with additive scores and input feeding",
-    goals=(Goal("torch", "training", 2),),
+    goals=(Goal("torch", "training", 2), Goal("tf", "training", 2, against=GRAPH)),
     options={"decoder": "luong", "score": "additive"},
 )
 

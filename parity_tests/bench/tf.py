@@ -100,6 +100,31 @@ class BahdanauDecoder(keras.layers.Layer):
         return self.dense(tf.concat(outputs, axis=1)), tf.stack(states), tf.concat(attended, axis=1)
 
 
+class LuongDecoder(BahdanauDecoder):
+    """A loop over the steps; each runs the recurrent layers, projects the keys, and attends with the new output."""
+
+    def __init__(self, vocabulary: int, size: int, layers: int) -> None:
+        super().__init__(vocabulary, size, layers)
+        self.W_c = keras.layers.Dense(size, use_bias=False)
+
+    def call(
+        self, tokens: Tensor, encoder_outputs: Tensor, state: Tensor, valid_lens: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(logits, state, weights)."""
+        embedded = self.embedding(tokens)
+        states = tf.unstack(state)
+        attentional, outputs, attended = tf.zeros_like(states[-1])[:, None], [], []
+        for t in range(tokens.shape[1]):
+            x = tf.concat([embedded[:, t : t + 1], attentional], axis=-1)
+            for index, layer in enumerate(self.rnn):
+                x, states[index] = layer(x, initial_state=states[index])
+            context, weights = self.attention(x, encoder_outputs, encoder_outputs, valid_lens)
+            attentional = tf.tanh(self.W_c(tf.concat([context, x], axis=-1)))
+            outputs.append(attentional)
+            attended.append(weights)
+        return self.dense(tf.concat(outputs, axis=1)), tf.stack(states), tf.concat(attended, axis=1)
+
+
 class Encoder(keras.layers.Layer):
     """An embedding and recurrent layers, which a mask tells where a sentence ends."""
 
@@ -118,12 +143,13 @@ class Encoder(keras.layers.Layer):
 
 
 class Translator(keras.layers.Layer):
-    """The encoder and the decoder above."""
+    """The encoder, and a decoder of those above."""
 
-    def __init__(self, source_vocabulary: int, vocabulary: int, size: int, layers: int) -> None:
+    def __init__(self, source_vocabulary: int, vocabulary: int, size: int, layers: int, decoder: str) -> None:
         super().__init__()
         self.encoder = Encoder(source_vocabulary, size, layers)
-        self.decoder = BahdanauDecoder(vocabulary, size, layers)
+        made = LuongDecoder if decoder == "luong" else BahdanauDecoder
+        self.decoder = made(vocabulary, size, layers)
 
     def call(self, source: Tensor, source_lens: Tensor, inputs: Tensor) -> Tensor:
         """The logits."""
@@ -310,7 +336,8 @@ def training_form(problem: Problem, against: str | None, device: str) -> Trainin
         ours.set_parameters(layer, problem.parameters)
         trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
         return TrainingForm(partial(trainer.step, batch), to_numpy)
-    model = Translator(sizes["source_vocabulary"], sizes["vocabulary"], sizes["hidden"], sizes["layers"])
+    vocabularies, decoder = (sizes["source_vocabulary"], sizes["vocabulary"]), problem.item.options.get("decoder", "")
+    model = Translator(*vocabularies, sizes["hidden"], sizes["layers"], decoder)
     model(*batch[:3])  # Keras makes the parameters in the first call
     for part, layer in (("encoder.", model.encoder), ("decoder.", model.decoder)):
         arrays = problem.parameters.items()
