@@ -67,8 +67,6 @@ def beam_search(
     weights = memory.values.new_zeros(batch, num_best, max_steps, keys)
     totals = torch.full((batch, width), -torch.inf, dtype=exact, device=device)
     totals[:, 0] = 0.0  # all hypotheses are the same at first: one of them is continued
-    itself = torch.full((vocab_size,), -torch.inf, dtype=exact, device=device)
-    itself[eos] = 0.0
     token = tokens.new_full((batch * width,), bos)
     counts = torch.zeros_like(token).reshape(batch, width)
     running, steps = torch.ones_like(counts, dtype=torch.bool), []
@@ -77,10 +75,15 @@ def beam_search(
         if has_values(finished) and finished.all():
             break
         logits, state, attended = step(token, state, memory)
-        logs = logits.log_softmax(dim=-1, dtype=exact).reshape(batch, width, vocab_size)
-        candidates = totals[:, :, None] + torch.where(running[:, :, None], logs, itself)
+        # In place, as these are the largest arrays of a step. What has ended goes on as itself.
+        candidates = logits.log_softmax(dim=-1, dtype=exact).reshape(batch, width, vocab_size)
+        candidates.masked_fill_(~running[:, :, None], -torch.inf)
+        candidates[:, :, eos].masked_fill_(~running, 0.0)
+        candidates += totals[:, :, None]
         lengths = counts + running
-        ranked = candidates / penalty(lengths, length_penalty, exact)[:, :, None]
+        ranked = candidates
+        if length_penalty != 0.0:
+            ranked = candidates / penalty(lengths, length_penalty, exact)[:, :, None]
         best = first_best(ranked.flatten(1), width)
         totals = candidates.flatten(1).gather(1, best)
         parents, chosen = best // vocab_size, (best % vocab_size).int()
