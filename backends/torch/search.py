@@ -77,8 +77,9 @@ def beam_search(
         logits, state, attended = step(token, state, memory)
         # In place, as these are the largest arrays of a step. What has ended goes on as itself.
         candidates = logits.log_softmax(dim=-1, dtype=exact).reshape(batch, width, vocab_size)
-        candidates.masked_fill_(~running[:, :, None], -torch.inf)
-        candidates[:, :, eos].masked_fill_(~running, 0.0)
+        if not has_values(running) or not running.all():
+            candidates.masked_fill_(~running[:, :, None], -torch.inf)
+            candidates[:, :, eos].masked_fill_(~running, 0.0)
         candidates += totals[:, :, None]
         lengths = counts + running
         ranked = candidates

@@ -265,3 +265,14 @@ def test_the_target_of_the_page_has_the_two_documented_bugs(tmp_path, monkeypatc
         cell["case"] for cell in cells
     } - {"masked_softmax-hidden_nan", "masked_softmax-hidden_inf"}
     assert "looks like  masked_softmax: A fully masked row is NaN." in result.output
+
+
+@pytest.mark.parametrize("hidden", [-torch.inf, torch.nan])
+def test_a_value_that_a_score_of_minus_infinity_hides_has_no_effect(hidden: float):
+    """Values are cleared again only where a score hides one, and a weight of 0 does not silence a NaN."""
+    layer = attention.GeneralAttention(1, 1)
+    with torch.no_grad():
+        layer.W.weight.fill_(1.0)
+    keys, values = torch.tensor([[[-torch.inf], [0.5]]]), torch.tensor([[[hidden], [2.0]]])
+    context, weights = layer(torch.ones(1, 1, 1), keys, values)
+    assert context.tolist() == [[[2.0]]] and weights.tolist() == [[[0.0, 1.0]]]
