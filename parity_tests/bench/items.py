@@ -19,6 +19,10 @@ EAGER = "third party, eager"
 GRAPH = "third party, tf.function"
 UNCOMPILED = "third party, uncompiled"
 
+TOOLKITS = {"JoeyNMT": "joeynmt", "OpenNMT-py": "onmt"}
+"""Toolkits that people train translators with, and their packages: they are measured where they are installed."""
+JOEYNMT, OPENNMT = TOOLKITS
+
 DIRECTIONS = ("forward", "training", "memory", "compile")
 PARTS = ("forward", "training")
 """What is timed, what is compiled, and what memory is taken by: the forward pass, or forward, backward and Adam."""
@@ -226,19 +230,93 @@ TRANSLATOR_LONG = replace(
     summary="a translator's training step, sentences of 50 tokens",
     sizes={**TRANSLATOR.sizes, "steps": 50, "keys": 50},
 )
+TRANSLATOR_LUONG_PLAIN = replace(
+    TRANSLATOR,
+    name="translator-luong-plain",
+    summary="a translator's training step, Luong's decoder with additive scores and input feeding",
+    goals=(Goal("tf", "training", 2, against=GRAPH),),
+    options={"decoder": "luong", "score": "additive"},
+)
 TRANSLATOR_LUONG = replace(
     TRANSLATOR,
     name="translator-luong",
-    summary="a translator's training step, Luong's decoder with additive scores and input feeding",
-    goals=(Goal("torch", "training", 2), Goal("tf", "training", 2, against=GRAPH)),
-    options={"decoder": "luong", "score": "additive"},
+    summary="a translator's training step, two directions, Luong's decoder with additive scores and input feeding",
+    goals=(Goal("torch", "training", 2), Goal("torch", "training", 1.5, against=JOEYNMT)),
+    options={"bidirectional": True, "bridge": "concatenate", "decoder": "luong", "score": "additive"},
+)
+TRANSLATOR_LUONG_SHORT = replace(
+    TRANSLATOR_LUONG,
+    name="translator-luong-short",
+    summary=f"{TRANSLATOR_LUONG.summary}, sentences of 10 tokens",
+    sizes=TRANSLATOR_SHORT.sizes,
+)
+TRANSLATOR_LUONG_LONG = replace(
+    TRANSLATOR_LUONG,
+    name="translator-luong-long",
+    summary=f"{TRANSLATOR_LUONG.summary}, sentences of 50 tokens",
+    sizes=TRANSLATOR_LONG.sizes,
+)
+TRANSLATOR_LUONG_128 = replace(
+    TRANSLATOR_LUONG,
+    name="translator-luong-128",
+    summary=f"{TRANSLATOR_LUONG.summary}, 128 sentences",
+    sizes={**TRANSLATOR.sizes, "batch": 128},
+)
+TRANSLATOR_GENERAL = replace(
+    TRANSLATOR_LUONG,
+    name="translator-general",
+    summary="a translator's training step, two directions, Luong's decoder with general scores and input feeding",
+    goals=(Goal("torch", "training", 1.5, against=JOEYNMT), Goal("torch", "training", against=OPENNMT)),
+    options={**TRANSLATOR_LUONG.options, "score": "general"},
+)
+
+
+def search(least: float) -> tuple[Goal, ...]:
+    """The goals of a search, by each toolkit: its time, and no more memory than it takes."""
+    return tuple(
+        goal
+        for against in TOOLKITS
+        for goal in (
+            Goal("torch", "forward", least, against=against),
+            Goal("torch", "memory", 1, against=against, part="forward"),
+        )
+    )
+
+
+TRANSLATOR_GREEDY = replace(
+    TRANSLATOR_GENERAL,
+    name="translator-greedy",
+    summary="greedy decoding by the translator of translator-general, 20 tokens",
+    goals=search(1.5),
+    outputs=("sentences",),
+)
+TRANSLATOR_GREEDY_ONE = replace(
+    TRANSLATOR_GREEDY,
+    name="translator-greedy-one",
+    summary=f"{TRANSLATOR_GREEDY.summary}, one sentence",
+    sizes={**TRANSLATOR.sizes, "batch": 1},
+)
+TRANSLATOR_BEAM = replace(
+    TRANSLATOR_GREEDY,
+    name="translator-beam",
+    summary="beam search by the translator of translator-general, 5 hypotheses, 20 tokens",
+    goals=search(1.3),
+    keywords={"width": 5},
+)
+TRANSLATOR_BEAM_ONE = replace(
+    TRANSLATOR_BEAM,
+    name="translator-beam-one",
+    summary=f"{TRANSLATOR_BEAM.summary}, one sentence",
+    sizes=TRANSLATOR_GREEDY_ONE.sizes,
 )
 
 ITEMS = {
     item.name: item
     for item in (
         *(ADDITIVE, ADDITIVE_CONTEXT, DECODER, SHORT, GREEDY, DOT, DOT_LONG, WEIGHTS, WEIGHTS_LONG),
-        *(TRANSLATOR, TRANSLATOR_SHORT, TRANSLATOR_LONG, TRANSLATOR_LUONG),
+        *(TRANSLATOR, TRANSLATOR_SHORT, TRANSLATOR_LONG, TRANSLATOR_LUONG_PLAIN),
+        *(TRANSLATOR_LUONG, TRANSLATOR_LUONG_SHORT, TRANSLATOR_LUONG_LONG, TRANSLATOR_LUONG_128),
+        *(TRANSLATOR_GENERAL, TRANSLATOR_GREEDY, TRANSLATOR_GREEDY_ONE, TRANSLATOR_BEAM, TRANSLATOR_BEAM_ONE),
     )
 }
 """Every item by its name."""
@@ -273,7 +351,9 @@ class Problem:
             return {**features, "num_layers": self.sizes["layers"]}
         if self.item.layer == "Translator":
             source, target = self.sizes["source_vocabulary"], self.sizes["vocabulary"]
-            features = {"embed_size": hidden, "hidden_size": hidden, "num_layers": self.sizes["layers"]}
+            # Of two directions each has half of the features, and the decoder reads both.
+            directions = 2 if self.item.options.get("bidirectional") else 1
+            features = {"embed_size": hidden, "hidden_size": hidden // directions, "num_layers": self.sizes["layers"]}
             return {"source_vocab_size": source, "target_vocab_size": target, **features, **self.item.options}
         return {}
 
@@ -286,21 +366,34 @@ class Problem:
             return batch * sizes["queries"] * keys * hidden
         if self.item.layer == "DotProductAttention":
             return 2 * batch * sizes["heads"] * sizes["queries"] * keys * hidden
-        above = (sizes["layers"] - 1) * 2 * hidden
-        step = 3 * hidden * (3 * hidden + above) + hidden**2 + 2 * keys * hidden + hidden * sizes["vocabulary"]
-        encoder = 3 * hidden * (2 * hidden + above) if self.item.layer == "Translator" else 0
-        return batch * (keys * (hidden**2 + encoder) + sizes["steps"] * step)
+        options, above = self.item.options, (sizes["layers"] - 1) * 2 * hidden
+        query = 0 if options.get("score") == "general" else hidden**2
+        attentional = 2 * hidden**2 if options.get("decoder") == "luong" else 0
+        step = (
+            3 * hidden * (3 * hidden + above) + query + 2 * keys * hidden + attentional + hidden * sizes["vocabulary"]
+        )
+        of_one = hidden // 2 if options.get("bidirectional") else hidden
+        encoder = 3 * hidden * (hidden + of_one + above) if self.item.layer == "Translator" else 0
+        return batch * (keys * (hidden**2 + encoder) + sizes["steps"] * self.item.keywords.get("width", 1) * step)
 
     @functools.cached_property
     def parameters(self) -> dict[str, np.ndarray]:
-        """Canonical parameters, float32, drawn as frameworks do: uniform in ±1/√n."""
+        """Canonical parameters, float32, drawn as frameworks do: uniform in ±1/√n.
+
+        A translator that searches has logits that are farther apart, so that rounding decides no token. It gives words
+        alone: JoeyNMT forbids some of the other tokens, and no hypothesis ends before the last step.
+        """
         layer = find(self.item.layer)
         assert isinstance(layer, Layer)
         numbers, shapes = np.random.default_rng(1), layer.shapes(layer.sizes(self.options))
-        return {
+        drawn = {
             name: (numbers.uniform(-1, 1, shape) * shape[-1] ** -0.5).astype(np.float32)
             for name, shape in shapes.items()
         }
+        if self.item.layer == "Translator" and self.item.outputs == ("sentences",):
+            drawn["decoder.dense.W"] *= SHARPER
+            drawn["decoder.dense.b"][:RESERVED] = NEVER
+        return drawn
 
     @functools.cached_property
     def inputs(self) -> dict[str, np.ndarray]:
@@ -325,8 +418,18 @@ class Problem:
                 numbers.integers(max(size // 4, 1), size + 1, batch, np.int32) for size in (keys, sizes["steps"])
             )
             source_lens[0], target_lens[0] = keys, sizes["steps"]
-            source = numbers.integers(sizes["source_vocabulary"], size=(batch, keys), dtype=np.int32)
-            arrays = source, source_lens, tokens(), tokens(), target_lens
+            source_lens = np.sort(source_lens)[::-1].copy()  # as JoeyNMT's encoder takes a batch
+
+            def sentences(vocabulary: int, lens: np.ndarray) -> np.ndarray:
+                words = numbers.integers(RESERVED, vocabulary, size=(batch, lens.max()), dtype=np.int32)
+                return np.where(np.arange(lens.max()) < lens[:, None], words, np.int32(PAD))
+
+            source = sentences(sizes["source_vocabulary"], source_lens)
+            targets = sentences(sizes["vocabulary"], target_lens)
+            inputs = np.where(targets == PAD, targets, np.roll(targets, 1, axis=1))
+            inputs[:, 0] = BOS
+            targets[np.arange(batch), target_lens - 1] = EOS
+            arrays = source, source_lens, inputs, targets, target_lens
             return dict(zip(Batch._fields, arrays, strict=False))
         if self.item.layer == "BahdanauDecoder":
             return {
@@ -351,5 +454,11 @@ LEARNED = ("queries", "keys", "values", "encoder_outputs", "state")
 """The inputs that have a gradient, as they have inside a model."""
 LEARNING_RATE, MAX_NORM = 1e-3, 1.0
 """Of the trainings."""
-BOS, EOS = 2, 3
-"""The tokens that greedy decoding begins and ends with."""
+UNK, PAD, BOS, EOS = range(4)
+"""The tokens for unknown words and padding, and those that a sentence begins and ends with."""
+RESERVED = 4
+"""The first token that is a word."""
+SHARPER = 32.0
+"""The factor of the weights of the logits for a search."""
+NEVER = -100.0
+"""A logit that no token has which is chosen."""

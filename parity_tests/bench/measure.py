@@ -90,14 +90,31 @@ class TrainingForm(Form):
         return dict(zip(("loss", "gradients' norm"), self.training(), strict=True))
 
 
+class SearchForm(Form):
+    """A translator that decodes, by a function that gives (sentences,): the tokens, (batch, steps)."""
+
+    def __init__(self, search: Callable[[], tuple[Any]], to_numpy: Callable[[Any], np.ndarray]) -> None:
+        self.search, self.to_numpy, self.names = search, to_numpy, ("sentences",)
+
+    def forward(self) -> Any:
+        """Decode."""
+        return self.search()
+
+    def training(self) -> Any:
+        """Refuse: a search has no gradients."""
+        raise NotImplementedError
+
+    differentiate = training
+
+
 def parameter_path(name: str, gru: Mapping[str, str]) -> str:
     """The attribute of a third-party module that holds a canonical parameter; gru has the paths of a layer's."""
     part, _, rest = name.partition(".")
     if part in ("encoder", "decoder"):
         return f"{part}.{parameter_path(rest, gru)}"
     if name.startswith("rnn."):
-        _, layer, parameter = name.split(".")
-        return gru[parameter].format(layer)
+        _, layer, *backward, parameter = name.split(".")
+        return gru[parameter].format(layer + "_reverse" * len(backward))
     return {"dense.W": "dense.weight", "dense.b": "dense.bias"}.get(name, f"{name}.weight")
 
 

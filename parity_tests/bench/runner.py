@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -12,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,17 @@ import numpy as np
 
 import backends as registry
 import parity_tests
-from parity_tests.bench.items import LENGTH, LENGTH_FRAMEWORKS, LENGTH_SIZES, LENGTHS, THIRD_PARTY, Goal, Item, Problem
+from parity_tests.bench.items import (
+    LENGTH,
+    LENGTH_FRAMEWORKS,
+    LENGTH_SIZES,
+    LENGTHS,
+    THIRD_PARTY,
+    TOOLKITS,
+    Goal,
+    Item,
+    Problem,
+)
 from parity_tests.bench.measure import median, quartiles, ratios
 from parity_tests.cases.expected import programs_folder
 from parity_tests.workers.environment import environment
@@ -232,7 +244,11 @@ def bench(
     known = registry.available()
     result.missing = {name: str(known[name].reason) for name in frameworks if known[name].reason is not None}
     here = [name for name in frameworks if name not in result.missing]
-    result.machine = machine({name: known[name].versions for name in here}, device)
+    items, toolkits = with_installed(items, here)
+    result.missing |= {name: why for name, why in toolkits.items() if why}
+    versions = {name: known[name].versions for name in here}
+    versions |= {name: {name: importlib.metadata.version(name)} for name, why in toolkits.items() if not why}
+    result.machine = machine(versions, device)
     try:
         if here:
             progress("machine", 0, 1, "its speed in NumPy")
@@ -262,6 +278,20 @@ def bench(
         result.interrupted = True
     result.seconds = time.perf_counter() - start
     return result
+
+
+def with_installed(items: Sequence[Item], frameworks: Sequence[str]) -> tuple[list[Item], dict[str, str]]:
+    """The items without what is against toolkits that are not installed, and why each toolkit is missing, or ""."""
+    used = {goal.against for item in items for goal in item.goals if goal.framework in frameworks}
+    reasons = {
+        name: ""
+        if importlib.util.find_spec(package)
+        else f"{package} is not installed. How to install it: docs/performance.md"
+        for name, package in TOOLKITS.items()
+        if name in used
+    }
+    kept = [replace(item, goals=tuple(goal for goal in item.goals if not reasons.get(goal.against))) for item in items]
+    return kept, reasons
 
 
 def _reporting(progress: Progress, part: str, count: int, results: Sequence[object]) -> Callable[[str], None]:

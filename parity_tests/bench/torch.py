@@ -1,7 +1,8 @@
-"""The items in PyTorch: as tutorials write them, by PyTorch's own function, and ours."""
+"""The items in PyTorch: as tutorials write them, by PyTorch's own function, as toolkits have them, and ours."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
@@ -17,8 +18,8 @@ import backends.torch as ours
 from attention_core.operators.training import Batch
 from backends.torch.arrays import from_numpy, to_numpy
 from backends.torch.runtime import build
-from parity_tests.bench.items import LEARNING_RATE, MAX_NORM, THIRD_PARTY, Problem
-from parity_tests.bench.measure import Call, Form, TrainingForm, canonical, parameter_path, stored
+from parity_tests.bench.items import BOS, EOS, LEARNING_RATE, MAX_NORM, THIRD_PARTY, TOOLKITS, Problem
+from parity_tests.bench.measure import Call, Form, SearchForm, TrainingForm, canonical, parameter_path, stored
 
 
 def configure() -> None:
@@ -104,12 +105,15 @@ class LuongDecoder(BahdanauDecoder):
 
 
 class Translator(nn.Module):
-    """An encoder, which leaves padding out, and a decoder of those above."""
+    """An encoder, which leaves padding out, of one direction or two, and a decoder of those above."""
 
-    def __init__(self, source_vocabulary: int, vocabulary: int, size: int, layers: int, decoder: str) -> None:
+    def __init__(
+        self, source_vocabulary: int, vocabulary: int, size: int, layers: int, decoder: str, bidirectional: bool
+    ) -> None:
         super().__init__()
         self.encoder = nn.ModuleDict({"embedding": nn.Embedding(source_vocabulary, size)})
-        self.encoder["rnn"] = nn.GRU(size, size, layers, batch_first=True)
+        directions = 2 if bidirectional else 1
+        self.encoder["rnn"] = nn.GRU(size, size // directions, layers, batch_first=True, bidirectional=bidirectional)
         made = LuongDecoder if decoder == "luong" else BahdanauDecoder
         self.decoder = made(vocabulary, size, layers)
 
@@ -119,16 +123,25 @@ class Translator(nn.Module):
         packed = pack_padded_sequence(embedded, source_lens.cpu(), batch_first=True, enforce_sorted=False)
         outputs, state = self.encoder["rnn"](packed)
         outputs, _ = pad_packed_sequence(outputs, batch_first=True, total_length=source.shape[1])
+        if self.encoder["rnn"].bidirectional:
+            state = torch.cat([state[0::2], state[1::2]], dim=-1)
         logits, _, _ = self.decoder(inputs, outputs, state, source_lens)
         return logits
 
 
-def training_step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Logits of all steps, a loss for each, of which those of padding are masked, clipping, and Adam."""
+def masked_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Logits of all steps, and a loss for each, of which those of padding are masked."""
     logits = model(batch.source, batch.source_lens, batch.inputs)
     losses = functional.cross_entropy(logits.permute(0, 2, 1), batch.targets.long(), reduction="none")
     mask = torch.arange(losses.shape[1], device=losses.device) < batch.target_lens[:, None]
-    loss = (losses * mask).sum() / mask.sum()
+    return (losses * mask).sum() / mask.sum()
+
+
+def training_step(
+    loss_of: Callable[[], Tensor], model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[Tensor, Tensor]:
+    """The loss, backward, clipping, and Adam."""
+    loss = loss_of()
     optimizer.zero_grad()
     loss.backward()
     for name, parameter in model.named_parameters():
@@ -237,48 +250,73 @@ def third_party(problem: Problem, against: str) -> nn.Module:
     if problem.item.layer == "BahdanauDecoder":
         return BahdanauDecoder(sizes["vocabulary"], sizes["hidden"], sizes["layers"])
     if problem.item.layer == "Translator":
-        vocabularies, decoder = (
-            (sizes["source_vocabulary"], sizes["vocabulary"]),
-            problem.item.options.get("decoder", ""),
-        )
-        return Translator(*vocabularies, sizes["hidden"], sizes["layers"], decoder)
+        vocabularies, options = (sizes["source_vocabulary"], sizes["vocabulary"]), problem.item.options
+        decoder, bidirectional = options.get("decoder", ""), options.get("bidirectional", False)
+        return Translator(*vocabularies, sizes["hidden"], sizes["layers"], decoder, bidirectional)
     return DotProductAttention() if against == THIRD_PARTY else ScaledDotProductAttention()
 
 
-def filled(problem: Problem, module: nn.Module) -> dict[str, Tensor]:
-    """Copy the problem's parameters into a third-party module; return its own by their canonical names."""
-    places = {name: attrgetter(parameter_path(name, GRU))(module) for name in problem.parameters}
+def filled(
+    parameters: Mapping[str, np.ndarray], module: nn.Module, paths: Mapping[str, str] | None = None
+) -> dict[str, Tensor]:
+    """Copy canonical parameters into a third-party module; return its own by their canonical names.
+
+    paths has the module's paths where they are not those of the textbook's.
+    """
+    found = {name: parameter_path(name, GRU) for name in parameters}
+    places = {name: module.get_parameter((paths or {}).get(path, path)) for name, path in found.items()}
     with torch.no_grad():
         for name, place in places.items():
-            place.copy_(from_numpy(stored(problem.parameters[name], place.shape)))
+            place.copy_(from_numpy(stored(parameters[name], place.shape)))
     return places
 
 
-def training_form(problem: Problem, against: str | None, device: str) -> TrainingForm:
-    """A translator in training, as tutorials write it or ours."""
+def translator_form(problem: Problem, against: str | None, device: str) -> Form:
+    """A translator that is trained or searches, as tutorials write it, as a toolkit has it, or ours."""
+    item, steps = problem.item, problem.sizes["steps"]
     batch = Batch(*(from_numpy(array, device) for array in problem.inputs.values()))
+    searches = "sentences" in item.outputs
     if against is None:
         layer = build(ours.Translator, problem.options, "float32", device)
         ours.set_parameters(layer, problem.parameters)
+        if searches:
+            return SearchForm(partial(our_search, layer, batch, steps, **item.keywords), to_numpy)
         trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
         return TrainingForm(partial(trainer.step, batch), to_numpy)
-    module = third_party(problem, against)
-    filled(problem, module)
-    optimizer = torch.optim.Adam(module.to(device).parameters(), LEARNING_RATE)
-    return TrainingForm(partial(training_step, module, optimizer, batch), to_numpy)
+    if against in TOOLKITS:
+        toolkit = importlib.import_module(f"parity_tests.bench.{TOOLKITS[against]}")
+        module = toolkit.translator(problem).to(device)
+        filled(toolkit.arranged(problem.parameters), module, toolkit.PATHS)
+        if searches:
+            return SearchForm(toolkit.search(module, batch, steps, **item.keywords), to_numpy)
+        loss_of = toolkit.loss(module, batch)
+    else:
+        module = third_party(problem, against).to(device)
+        filled(problem.parameters, module)
+        loss_of = partial(masked_loss, module, batch)
+    optimizer = torch.optim.Adam([one for one in module.parameters() if one.requires_grad], LEARNING_RATE)
+    return TrainingForm(partial(training_step, loss_of, module, optimizer), to_numpy)
+
+
+def our_search(layer: ours.Translator, batch: Batch, steps: int, width: int = 1) -> tuple[Tensor]:
+    """Greedy decoding, or beam search by more than one hypothesis."""
+    given, options = (batch.source, batch.source_lens), {"bos": BOS, "eos": EOS, "max_steps": steps}
+    if width == 1:
+        return (layer.greedy(*given, **options)[0],)
+    return (layer.beam(*given, **options, width=width)[0][:, 0],)
 
 
 def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     """The form of a problem that ours is compared with, or ours."""
     if problem.item.layer == "Translator":
-        return training_form(problem, against, device)
+        return translator_form(problem, against, device)
     if against is None:
         layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
         ours.set_parameters(layer, problem.parameters)
         gradients = partial(ours.get_parameters, layer, read=attrgetter("grad"))
         return ModuleForm(problem, layer, device, gradients, problem.item.keywords)
     module = third_party(problem, against)
-    places = filled(problem, module)
+    places = filled(problem.parameters, module)
 
     def read() -> dict[str, np.ndarray]:
         shapes = {name: array.shape for name, array in problem.parameters.items()}

@@ -76,13 +76,14 @@ def bench(
     chart: Path | None,
     page: Path | None,
 ) -> None:
-    """Benchmark this library's layers against textbook implementations and against the frameworks' own layers.
+    """Benchmark this library's layers against textbook implementations, the frameworks' own layers, and toolkits.
 
     Both implementations have the same parameters and inputs, and are timed only if their outputs and gradients agree;
     they are then timed alternately in one process on one core. A ratio is theirs / ours, the median of the rounds.
     With --against, two versions of this library are timed alternately in fresh processes, and their outputs are not
     compared. Exits with 0 only if every ratio of the selected frameworks was measured; a missed target is reported but
-    is not an error. Ctrl-C ends the benchmark; the ratios measured so far are printed and written.
+    is not an error, and a toolkit that is not installed is reported and left out. Ctrl-C ends the benchmark; the ratios
+    measured so far are printed and written.
     """
     if checkout is not None and LENGTH in names:
         raise click.UsageError(f"--against compares the other items: leave {LENGTH} out")
@@ -111,7 +112,7 @@ def bench(
         paths.write(page, pages.with_table(text, measured))
     if chart is not None:
         paths.draw(charts.chart(measured), chart)
-    missing = measured.missing if frameworks else set(FRAMEWORKS) <= set(measured.missing)
+    missing = set(measured.missing) & set(frameworks) if frameworks else set(FRAMEWORKS) <= set(measured.missing)
     sys.exit(128 + signal.SIGINT if measured.interrupted else 1 if measured.refused or missing else 0)
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from backends import FRAMEWORKS, Availability
 from parity_tests.bench import charts, measure, page, runner, worker
-from parity_tests.bench.items import DIRECTIONS, ITEMS, PARTS, THIRD_PARTY, Item, Problem
+from parity_tests.bench.items import DIRECTIONS, EOS, ITEMS, PAD, PARTS, RESERVED, THIRD_PARTY, TOOLKITS, Item, Problem
 from parity_tests.cli.bench import other_packages
 from parity_tests.cli.main import main
 from parity_tests.tests.commands import invoke, squeezed
@@ -62,7 +62,12 @@ def test_parameters_and_inputs_are_the_same_in_every_process(item):
             np.testing.assert_array_equal(array, again[name])
             assert array.dtype in (np.float32, np.int32)
     if item.layer == "Translator":
-        assert first.inputs["source_lens"][0] == 4 and first.inputs["target_lens"][0] == 2
+        lens = first.inputs["source_lens"].tolist()
+        assert lens[0] == 4 and lens == sorted(lens, reverse=True) and first.inputs["target_lens"][0] == 2
+        for tokens, ends in (("source", []), ("targets", [EOS])):
+            for row, length in zip(first.inputs[tokens], first.inputs[tokens.rstrip("s") + "_lens"], strict=True):
+                assert row[length - len(ends) :].tolist() == ends + [PAD] * (len(row) - length)
+                assert all(row[: length - len(ends)] >= RESERVED)
     else:
         assert first.inputs["valid_lens"].tolist() == [4, 2]
 
@@ -74,6 +79,10 @@ def test_the_work_of_a_forward_pass_is_counted():
     one = {"batch": 1, "hidden": 2, "layers": 2, "vocabulary": 3, "steps": 1, "keys": 5}
     gates, scores = 3 * 2 * (4 + 2) + 3 * 2 * (2 + 2), 5 * 2 + 5 * 2
     assert Problem(ITEMS["decoder"], one).work == 5 * 2 * 2 + gates + 2 * 2 + scores + 2 * 3
+    one = {"batch": 1, "hidden": 2, "layers": 1, "source_vocabulary": 9, "vocabulary": 3, "steps": 1, "keys": 5}
+    encoder, step = 2 * 3 * (2 + 1), 3 * 2 * (4 + 2) + scores + 2 * 4 + 2 * 3
+    assert Problem(ITEMS["translator-greedy"], one).work == 5 * (2 * 2 + encoder) + step
+    assert Problem(ITEMS["translator-beam"], one).work == 5 * (2 * 2 + encoder) + 5 * step
 
 
 # ----------------------------------------------------------------------------------------------------- arithmetic
@@ -223,6 +232,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = {"mxnet": "mxnet is not here."}
     known = {name: Availability(name, f"backends.{name}", {name: "1.0"}, reasons.get(name)) for name in FRAMEWORKS}
     monkeypatch.setattr(runner.registry, "available", lambda: known)
+    monkeypatch.setattr(runner, "TOOLKITS", {})
 
 
 WHAT = {"item", "framework", "direction", "part", "against", "sizes", "goal", "aim", "work"}
@@ -256,6 +266,17 @@ def test_a_form_that_disagrees_has_no_ratio_and_starts_no_further_process():
     assert all(row.ratio is None and row.reached is None for row in measured.refused)
     assert {job["task"] for job in run.jobs if job["framework"] == "jax"} == {"times"}
     assert {job["task"] for job in run.jobs if job["framework"] == "torch"} == {"machine", "times", "memory"}
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_toolkit_that_is_not_installed_is_reported_and_left_out(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runner, "TOOLKITS", {"JoeyNMT": "no_such_package"})
+    run = answering()
+    measured = runner.bench([ITEMS["translator-luong"]], ["torch"], run=run)
+    assert [row.against for row in measured.rows] == [THIRD_PARTY] and not measured.refused
+    assert measured.missing["JoeyNMT"].startswith("no_such_package is not installed")
+    assert {job.get("against") for job in run.jobs} == {None, THIRD_PARTY}
+    assert "JoeyNMT" not in runner.bench([ITEMS["translator"]], ["torch"], run=run).missing
 
 
 @pytest.mark.usefixtures("installed")
@@ -369,9 +390,9 @@ def test_memory_is_what_a_call_lets_the_process_grow_by():
 # ------------------------------------------------------------------------------------------------- with frameworks
 
 
-def kind(item: Item) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+def kind(item: Item) -> tuple[Any, ...]:
     """What is computed; items of one kind differ in their sizes."""
-    return item.layer, tuple(item.keywords), item.outputs
+    return item.layer, *item.options.items(), *item.keywords.items(), item.outputs
 
 
 KINDS = {kind(item): item for item in reversed(ITEMS.values())}
@@ -384,29 +405,49 @@ def test_the_first_item_of_a_kind_has_all_of_its_forms(item):
     assert forms <= {(goal.framework, goal.against, goal.part) for goal in first.goals}
 
 
+def agrees(framework: Any, problem: Problem, against: str, gradients: bool) -> None:
+    """Compare that form with ours, and run what is measured of it."""
+    ours, theirs = framework.form(problem, None), framework.form(problem, against)
+    errors = measure.validate(ours, theirs, gradients)
+    assert max(errors.values()) < 32
+    assert gradients == any(name.startswith("gradient") for name in errors)
+    if problem.item.layer == "Translator":
+        assert set(errors) == ({"loss", "gradients' norm"} if gradients else {"sentences"})
+    elif gradients:
+        assert {f"gradient of {name}" for name in problem.parameters} <= set(errors)
+    for part in {goal.part for goal in problem.item.goals if goal.against == against}:
+        for form in (ours, theirs):
+            getattr(form, part)()
+
+
 @pytest.mark.parametrize("item", KINDS.values(), ids=lambda item: item.name)
 def test_every_form_agrees_with_ours(item, backend):
-    if backend.name not in item.frameworks:
-        return  # nothing to compare with
     framework = importlib.import_module(f"parity_tests.bench.{backend.name}")
     sizes = {name: size for name, size in SIZES.items() if name != "heads" or "heads" in item.sizes}
-    problem = Problem(item, sizes)
     parts: dict[str, set[str]] = {}
     for goal in item.goals_in(backend.name):
         parts.setdefault(goal.against, set()).add(goal.part)
-    ours, forms = framework.form(problem, None), {against: framework.form(problem, against) for against in parts}
-    for against, theirs in forms.items():
-        gradients = "training" in parts[against]
-        errors = measure.validate(ours, theirs, gradients)
-        assert max(errors.values()) < 32
-        assert gradients == any(name.startswith("gradient") for name in errors)
-        if item.layer == "Translator":
-            assert set(errors) == {"loss", "gradients' norm"}
-        elif gradients:
-            assert {f"gradient of {name}" for name in problem.parameters} <= set(errors)
-    for form, measured in ((ours, set().union(*parts.values())), *((forms[name], parts[name]) for name in forms)):
-        for part in measured:
-            getattr(form, part)()
+    for against in parts.keys() - TOOLKITS.keys():
+        agrees(framework, Problem(item, sizes), against, "training" in parts[against])
+
+
+COMPARED = dict.fromkeys((item.name, goal.against) for item in KINDS.values() for goal in item.goals)
+
+
+@pytest.mark.parametrize(("name", "toolkit"), [pair for pair in COMPARED if pair[1] in TOOLKITS])
+def test_every_toolkit_agrees_with_ours(name: str, toolkit: str, backend):
+    """Of one layer: JoeyNMT's decoder begins all of its layers with the same state."""
+    item = ITEMS[name]
+    if backend.name not in item.frameworks:
+        return  # nothing to compare with
+    pytest.importorskip(TOOLKITS[toolkit])
+    framework = importlib.import_module(f"parity_tests.bench.{backend.name}")
+    agrees(
+        framework,
+        Problem(item, {**SIZES, "batch": 8, "layers": 1, "vocabulary": 30, "steps": 12}),
+        toolkit,
+        "sentences" not in item.outputs,
+    )
 
 
 def test_a_quick_run_of_one_item_runs_end_to_end(all_backends, tmp_path):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import pytest
 
 from backends import FRAMEWORKS
+from parity_tests.bench.items import TOOLKITS
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.structure.source import (
     ALL_FRAMEWORKS,
@@ -42,7 +43,7 @@ LAYERS = ROOT / "parity_tests" / "third_party" / "layers"
 FRAMEWORK_OF_LAYERS = {"torch": "torch", "keras": "tf", "flax": "jax", "mxnet": "mxnet", "onnx": "onnx"}
 """The framework of each module of other people's layers."""
 
-BENCH = {framework: ROOT / "parity_tests" / "bench" / f"{framework}.py" for framework in FRAMEWORKS}
+BENCH = {name: ROOT / "parity_tests" / "bench" / f"{name}.py" for name in (*FRAMEWORKS, *TOOLKITS.values())}
 
 IN_WORKERS = (
     *(ATTENTION / f"{name}.py" for name in IMPORTED_BY_ATTENTION),
