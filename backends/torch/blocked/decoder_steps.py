@@ -274,17 +274,20 @@ class Steps(torch.autograd.Function):
         contexts = values.new_empty(steps, batch, values.shape[-1])
         attentionals = state.new_empty(steps, batch, 0 if W_c is None else len(W_c))
         scored, last = Features(keys, w_v) if w_v is not None else Products(keys, scale), list(state)
+        finite = w_v is not None or bool(values.isfinite().all())
 
         def attend(t: int) -> torch.Tensor:
             query, scores = last[-1][:, :size], weights[t]
             scored.score(query if W_q is None else torch.mm(query, W_q.t(), out=queries[t % kept]), scores)
             if hidden is not None:
                 scores.masked_fill_(hidden, -torch.inf)
+            # A weight of 0 does not silence a NaN.
+            visible = values if finite else values.masked_fill((scores == -torch.inf)[..., None], 0.0)
             torch.softmax(scores, dim=-1, out=scores)
             if hidden is not None:
                 scores.masked_fill_(hidden, 0.0)  # of a fully masked row, too, which is NaN
             weighted = scores if factors is None else scores * factors[t]
-            torch.bmm(weighted[:, None], values, out=contexts[t, :, None])
+            torch.bmm(weighted[:, None], visible, out=contexts[t, :, None])
             return contexts[t]
 
         for t in range(steps):

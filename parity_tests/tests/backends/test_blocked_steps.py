@@ -184,3 +184,19 @@ def test_steps_that_wait_for_none_before_them_are_computed_at_once(
     assert len(calls) == 4  # a mask for each step
     for name, array in one_by_one.items():
         np.testing.assert_allclose(at_once[name], array, rtol=0, atol=1e-13, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["BahdanauDecoder", "LuongDecoder"])
+def test_a_score_of_minus_infinity_hides_a_value_from_a_step(backend: SimpleNamespace, name: str, taken: list[int]):
+    """Where the key of that value is infinite, some queries score it -inf, others inf: they alone see NaN."""
+    layer, memory = made(backend, name=name, sizes={**SIZES, "memory_size": 5}, score="dot"), MEMORY[..., :5].copy()
+    memory[range(3), 2, range(3)] = np.inf
+    given, results = [backend.runtime.from_numpy(array) for array in (TOKENS, memory, STATE)], []
+    for path in ("plain", "blocked"):
+        with on_path(backend, path):
+            results.append([backend.runtime.to_numpy(array) for array in layer(*given)[::2]])
+    for expected, actual in zip(*results, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
+    logits, weights = results[0]
+    hidden = np.isfinite(logits).all(axis=-1) & (weights[..., 2] == 0.0)
+    assert len(taken) == 1 and hidden.any()

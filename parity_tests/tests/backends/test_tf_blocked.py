@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -105,9 +104,9 @@ def test_the_size_of_a_head_chooses_the_path_of_a_context(monkeypatch: pytest.Mo
     memory = layer.prepare(keys, keys)
     monkeypatch.setattr(choice, "EAGER_MIN_ELEMENTS", 0)
     monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5)
-    assert layer._in_blocks(queries, memory, False) is not None
+    assert layer._in_blocks(queries, memory, False, None) is not None
     monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5 + 1)
-    assert layer._in_blocks(queries, memory, False) is None
+    assert layer._in_blocks(queries, memory, False, None) is None
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ def test_eager_mode_uses_blocks_above_a_larger_size_than_a_graph(
     taken: list[bool] = []
 
     def call() -> None:
-        taken.append(layer._in_blocks(queries, layer.prepare(keys, keys), False) is not None)
+        taken.append(layer._in_blocks(queries, layer.prepare(keys, keys), False, None) is not None)
 
     for eager in (elements, elements + 1):
         monkeypatch.setattr(choice, "EAGER_MIN_ELEMENTS", eager)
@@ -223,20 +222,3 @@ def test_quantized_inner_layers_are_called(inner: str, expected: int, called: li
     called.clear()
     np.testing.assert_allclose(layer(*given)[0], logits, atol=0.05)
     assert len(called) == expected
-
-
-@pytest.mark.parametrize("name", ["BahdanauDecoder", "LuongDecoder"])
-def test_a_score_of_minus_infinity_hides_a_value_from_a_step(name: str, called: list[int]):
-    """Where the key of that value is infinite, some queries score it -inf, others inf: they alone see NaN."""
-    keras.utils.set_random_seed(1)
-    layer, memory = getattr(attention, name)(11, 6, 5, 2, memory_size=5, score="dot"), MEMORY[..., :5].copy()
-    memory[range(3), 2, range(3)] = np.inf
-    results = []
-    for path in ("plain", "blocked"):
-        choice.set_path(path)
-        results.append([own.numpy() for own in layer(*map(tf.constant, (TOKENS, memory, STATE)))[::2]])
-    for expected, actual in zip(*results, strict=True):
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
-    logits, weights = results[0]
-    hidden = np.isfinite(logits).all(axis=-1) & (weights[..., 2] == 0.0)
-    assert len(called) == 1 and hidden.any()
