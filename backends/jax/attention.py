@@ -81,9 +81,9 @@ class Attention(Specified):
         memory = (projected keys, values, mask), with keys and values 0 where no query may attend
 
         Args:
-            keys: (batch, [key_heads? or heads], keys, features or key_size or key_features); key vectors, one for each
+            keys: (batch, [key_heads or heads], keys, features or key_size or key_features); key vectors, one for each
                 value
-            values: (batch, [key_heads? or heads], keys, value_features); value vectors, one for each key
+            values: (batch, [key_heads or heads], keys, value_features); value vectors, one for each key
             valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
@@ -158,9 +158,9 @@ class Attention(Specified):
 
         Args:
             queries: (batch, [heads], queries, features or query_size); query vectors
-            keys: (batch, [key_heads? or heads], keys, features or key_size or key_features); key vectors, one for each
+            keys: (batch, [key_heads or heads], keys, features or key_size or key_features); key vectors, one for each
                 value
-            values: (batch, [key_heads? or heads], keys, value_features); value vectors, one for each key
+            values: (batch, [key_heads or heads], keys, value_features); value vectors, one for each key
             valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
                 j < valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query

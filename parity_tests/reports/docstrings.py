@@ -218,7 +218,7 @@ def _tensors(tensors: Iterable[Tensor], made: Mapping[str, str], options: Sequen
 
 
 def _axes(axes: Sequence[str]) -> str:
-    text = ", ".join(f"[{axis.removesuffix('?')}]" if axis.endswith("?") else axis for axis in axes)
+    text = ", ".join(f"[{axis.replace('?', '')}]" if axis.endswith("?") else axis for axis in axes)
     return f"({text}{',' if len(axes) == 1 else ''})"
 
 
