@@ -7,13 +7,16 @@ They are called by keyword:
     def AdditiveAttention(parameters, queries, keys, values, mask=None): ...
     def clip_by_global_norm(gradients, max_norm=None): ...  # a list of arrays, as the first output is
     def adam(parameters, gradients, *, learning_rate, beta1, beta2, epsilon): ...  # lists; a step for each row
+    def DotProductAttention(parameters, queries, keys, values, mask=None, num_key_heads=None): ...
+    def MultiHeadAttention(parameters, queries, keys, values, score_bias=None, *, bias=True, num_heads): ...
     def BahdanauDecoder_greedy(parameters, encoder_outputs, state, mask=None, *, bos, eos, max_steps): ...
 
 They return an array, or a tuple of the outputs in order. The first argument of a layer is its canonical parameters, by
 name; a method other than the call is a separate function. A missing function, an argument that a function's signature
 lacks, and an output that is None or omitted at the end are not implemented: they are reported, and not tested. If there
 are keys and a function has a mask argument but none for lengths, both are combined into one mask; arguments that mask
-nothing may be missing. Arrays are NumPy arrays, unless the target has a `runtime`:
+nothing may be missing. A function whose heads may share keys takes num_key_heads; a bias of the scores is `bias`, or
+`score_bias` where that is an option. Arrays are NumPy arrays, unless the target has a `runtime`:
 
     from_numpy(array), to_numpy(array)       to the framework, and back vjp(function, arguments, cotangents)
     (outputs, gradients): the outputs of function(**arguments), a tuple, and by
@@ -241,10 +244,14 @@ class Target(Package):
         masked = "valid_lens" in arrays and num_keys(arrays, cell["config"]) is not None
         if masked and takes("mask") and not takes("valid_lens"):
             arrays = as_one_mask(arrays, cell["config"])
-        for key in [key for key in arrays if not takes(keyword(key)) and hides_nothing(key, arrays, cell["config"])]:
+        for key in [
+            key for key in arrays if not takes(keyword(key, name)) and hides_nothing(key, arrays, cell["config"])
+        ]:
             del arrays[key]
         keywords = {**cell["options"], **self._config(cell, takes)}
-        for key in [*map(keyword, arrays), *keywords]:
+        if in_groups(arrays):
+            keywords["num_key_heads"] = arrays["keys"].shape[1]
+        for key in [*(keyword(array, name) for array in arrays), *keywords]:
             if not takes(key):
                 raise NotImplementedHere(f"{name}{NOT_TAKEN}{key}")
         arrays = {key: array for key, array in arrays.items() if key not in shared}
@@ -272,7 +279,7 @@ class Target(Package):
             given = {key.removeprefix(PARAMETER): arrays[key] for key in arrays if key.startswith(PARAMETER)}
             rest = with_losses({key: arrays[key] for key in arrays if not key.startswith(PARAMETER)})
             outputs = as_tuple(
-                chosen(*[given] * layered, **{keyword(key): value for key, value in rest.items()}, **bound)
+                chosen(*[given] * layered, **{keyword(key, name): value for key, value in rest.items()}, **bound)
             )
             return (*outputs, *[None] * (count - len(outputs)))  # so that a second call's are not taken for them
 
@@ -319,8 +326,19 @@ def names() -> list[str]:
     ]
 
 
-def keyword(name: str) -> str:
-    """The argument name of an array: `losses` for losses.*, `gradients` for gradients.W, `state_rnn` for state.rnn."""
+def in_groups(arrays: Arrays) -> bool:
+    """Whether heads of queries share those of keys."""
+    queries, keys = arrays.get("queries"), arrays.get("keys")
+    return queries is not None and keys is not None and queries.ndim == 4 and queries.shape[1] != keys.shape[1]
+
+
+def keyword(name: str, function: str) -> str:
+    """The argument name of an array: `losses` for losses.*, `gradients` for gradients.W, `state_rnn` for state.rnn.
+
+    `bias` is an option of the constructor of MultiHeadAttention, whose array is `score_bias`.
+    """
+    if name == "bias" and function.startswith("MultiHeadAttention"):
+        return "score_bias"
     whole = name.partition(".")[0]
     return whole if whole in ("losses", *LISTS) and whole != name else name.replace(".", "_")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -65,7 +66,7 @@ def blocked_dot_attention(
         lead, num_keys = queries.shape[:-2], keys.shape[-2]
         masks, numbers = varying(shared(mask, lead, num_keys), queries)
         biases, numbers_of_biases = varying(shared(bias, lead, num_keys), queries)
-        flat = (array.reshape(-1, *array.shape[-2:]) for array in (queries, keys, values))
+        flat = (array.reshape(math.prod(array.shape[:-2]), *array.shape[-2:]) for array in (queries, keys, values))
         given = *flat, biases.astype(precise), masks, numbers, numbers_of_biases
         return pooled(score, *given, finite).reshape(*queries.shape[:-1], values.shape[-1])
 
@@ -196,7 +197,8 @@ def in_groups(mask: jax.Array | None, keys: jax.Array) -> jax.Array | None:
     """The mask of the heads that share a key head, which is open where one of them may attend."""
     if mask is None or mask.ndim < 4 or mask.shape[1] <= keys.shape[1]:
         return mask
-    return jnp.any(mask.reshape(len(mask), keys.shape[1], -1, *mask.shape[2:]), axis=2)
+    groups = keys.shape[1], mask.shape[1] // keys.shape[1]
+    return jnp.any(mask.reshape(len(mask), *groups, *mask.shape[2:]), axis=2)
 
 
 def opened_keys(masks: jax.Array, numbers: jax.Array) -> jax.Array:
@@ -358,7 +360,7 @@ def pooled_back(score: Score, kept: Arrays, cotangents: jax.Array) -> Arrays:
     of_biases, by_head = by_heads(head, *arguments, cotangents, logs, sums=none)
     of_sides = (whole(array, argument.shape[1]) for array, argument in zip(by_head, arguments, strict=False))
     of_groups = (
-        jnp.sum(array.reshape(len(argument), -1, *array.shape[1:]), axis=1)
+        jnp.sum(array.reshape(len(argument), len(array) // len(argument), *array.shape[1:]), axis=1)
         for array, argument in zip(of_sides, arguments, strict=False)
     )
     return *of_groups, untiled(of_biases, biases)

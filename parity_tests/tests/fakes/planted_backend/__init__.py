@@ -12,11 +12,11 @@ PLANTED = os.environ.get("PLANTED", "")
 BUFFERS = {}
 
 
-def scaled_dot_score(queries, keys, *, scale=None):
+def scaled_dot_score(queries, keys, *, scale=None, softcap=None):
     """Score each query against each key by a scaled inner product."""
     if PLANTED == "scale_ignored":
         scale = None
-    scores = numpy_backend.scaled_dot_score(queries, keys, scale=scale)
+    scores = numpy_backend.scaled_dot_score(queries, keys, scale=scale, softcap=softcap)
     if PLANTED == "buffer_reused":
         buffer = BUFFERS.setdefault((scores.shape, scores.dtype), np.empty_like(scores))
         buffer[...] = scores
