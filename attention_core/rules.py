@@ -52,7 +52,7 @@ def heads_in_groups(title: str, given: Mapping[str, Any], axes: Mapping[str, int
     Raises: ShapeError.
     """
     heads, key_heads = axes.get("heads"), axes.get("key_heads")
-    if heads is not None and key_heads is not None and heads % max(key_heads, 1):
+    if heads is not None and key_heads is not None and (heads % key_heads if key_heads else heads):
         names = ("queries", "keys", "values", "mask")
         shapes = {name: tuple(given[name].shape) for name in names if hasattr(given.get(name), "shape")}
         raise ShapeError(
