@@ -139,7 +139,7 @@ class Attention(Specified):
         self._check(
             "attend", queries=queries, memory=memory, need_weights=need_weights, bias=bias, dropout_mask=dropout_mask
         )
-        queries, memory, dropout_mask = self._cast((queries, memory, dropout_mask))
+        queries, memory, bias, dropout_mask = self._cast((queries, memory, bias, dropout_mask))
         return self._attend(
             queries, memory, need_weights=need_weights, bias=bias, dropout_mask=dropout_mask, training=training
         )
