@@ -116,6 +116,8 @@ def test_the_page_has_what_the_example_prints(monkeypatch: pytest.MonkeyPatch, c
     filled = next(result for result in example["results"]() if not result.right)
     with pytest.raises(AssertionError) as error:
         assert_parity(filled.actual, filled.expected, operator=filled.operator, quantity=filled.quantity)
-    assert str(error.value) in " ".join(PAGE.split())
+    # Versions of ml_dtypes print a bfloat16 with more or fewer digits.
+    place, _, rest = str(error.value).partition(", expected ")
+    assert rest in " ".join(PAGE.split()) and place.startswith("DotProductAttention: context[1, 0, 0] is 0.01647")
     rows = re.findall(r"\| (right|wrong) \| [^|]* \| (passes|fails) at [^|]* \| (passes|fails) \|", table)
     assert sorted(rows) == [("right", "fails", "passes")] * 2 + [("wrong", "passes", "fails")] * 3
