@@ -243,9 +243,8 @@ class Attention(Specified):
         options: Mapping[str, Any],
     ) -> Answer:
         """Gluon enters here, with positional arguments alone."""
-        return self._attend(
-            queries, self._prepare(keys, values, valid_lens, open_to(mask, options.get("bias"))), **options
-        )
+        memory = self._prepare(keys, values, valid_lens, open_to(mask, options.get("bias")))
+        return self._attend(queries, memory, **options)
 
 
 class DotProductAttention(Attention):
