@@ -66,6 +66,9 @@ ADVICE = {
 HIDING = ("key_padding_mask",)
 """Masks in which True means 'hidden'."""
 
+NUMBERS = ("valid_lens", "offset")
+"""Integer arguments that may be lists, or a number where all sequences may share one."""
+
 NOT_CAST = {
     "additive_mask": "A mask of True and False, or of 1 and 0, is not additive: after a cast it would hide nothing."
 }
@@ -89,7 +92,7 @@ def check(
     """Refuse arguments that do not fit the operator or each other; return the size of every axis.
 
     arguments are the operator's by name: options, and arrays, which are anything with `shape` and `dtype`, or None
-    where they are optional; `memory` represents its fields, and lengths may be a list. sizes and dtype are those of the
+    where they are optional; `memory` represents its fields, and NUMBERS may be lists. sizes and dtype are those of the
     layer, if any. A size or a rank that is unknown while a framework traces (None) fits anything. castable are floating
     types that may be mixed, since the framework was asked to cast them.
 
@@ -236,28 +239,33 @@ def _present(operator: Operator, arrays: Mapping[str, Any]) -> dict[str, Any]:
             raise ShapeError(f"{operator.title}: {tensor.name} is None, expected {tensor.layout_text}.")
         if array is None:
             continue
-        if tensor.name == "valid_lens" and isinstance(array, (list, tuple)):
-            array = _lengths(operator, array)
+        if tensor.name in NUMBERS and (
+            isinstance(array, (list, tuple)) or (type(array) is int and () in tensor.layouts)
+        ):
+            array = _numbers(operator, tensor, array)
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+            whole = "a whole number or " if () in tensor.layouts else ""
             raise DtypeError(
-                f"{operator.title}: {tensor.name} is a {type(array).__name__}, expected an array {tensor.layout_text}. "
-                "Convert it to an array of the framework first."
+                f"{operator.title}: {tensor.name} is a {type(array).__name__}, expected {whole}an array "
+                f"{tensor.layout_text}. Convert it to an array of the framework first."
             )
         present[tensor.name] = array
     return present
 
 
-def _lengths(operator: Operator, lens: Sequence[Any]) -> SimpleNamespace:
-    """The shape and dtype of a list of lengths, or of lists with one for each query."""
-    rows = lens if any(isinstance(row, (list, tuple)) for row in lens) else [lens]
+def _numbers(operator: Operator, tensor: Tensor, numbers: int | Sequence[Any]) -> SimpleNamespace:
+    """The shape and dtype of a number, of a list of them, or of lists with one for each query."""
+    if isinstance(numbers, int):
+        return SimpleNamespace(shape=(), dtype="int64")
+    rows = numbers if any(isinstance(row, (list, tuple)) for row in numbers) else [numbers]
     integers = ("int", *DTYPES["integer"])
     whole = all(isinstance(row, (list, tuple)) and all(dtype_name(type(n)) in integers for n in row) for row in rows)
     if not whole or len({len(row) for row in rows}) > 1:
+        each = ", or a list of one for each query, as long for every sequence" if len(tensor.axes) > 1 else ""
         raise ShapeError(
-            f"{operator.title}: valid_lens is a list, expected one whole number for each sequence in it, or a list of "
-            "one for each query, as long for every sequence."
+            f"{operator.title}: {tensor.name} is a list, expected one whole number for each sequence in it{each}."
         )
-    shape = (len(lens),) if rows[0] is lens else (len(lens), len(rows[0]))
+    shape = (len(numbers),) if rows[0] is numbers else (len(numbers), len(rows[0]))
     return SimpleNamespace(shape=shape, dtype="int64")
 
 

@@ -49,8 +49,9 @@ class Tensor:
 
     @property
     def layout_text(self) -> str:
-        """The allowed layouts as an error message or a page of documentation writes them."""
-        return " or ".join(f"({', '.join(layout)}{',' if len(layout) == 1 else ''})" for layout in self.layouts)
+        """The allowed layouts as an error message or a page of documentation writes them, without a single number's."""
+        layouts = self.layouts[() in self.layouts[:-1] :]
+        return " or ".join(f"({', '.join(layout)}{',' if len(layout) == 1 else ''})" for layout in layouts)
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ BIAS = Tensor(
     broadcast=True,
 )
 ALL_HEADS = "A mask has as many axes as the scores; lengths apply to all heads."
+OFFSET = Tensor("offset", ("batch?",), "position of the first query among the keys; 0 if None", "integer", True)
 DROPOUT_MASK = Tensor(
     "dropout_mask",
     ("batch", "heads?", "queries", "keys"),
@@ -84,7 +85,6 @@ SOFTCAP = Option(
     keyword_only=True,
 )
 NUM_QUERIES = Option("num_queries", "int", "number of queries", domain="count")
-OFFSET = Option("offset", "int", "position of the first query among the keys", "0", "count", keyword_only=True)
 DROPOUT = Option("dropout", "float", "dropout rate of the weights in training", "0.0", "rate", keyword_only=True)
 TIME_MAJOR = Option(
     "time_major",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attention_core.errors import check_unused
 from attention_core.operators.attention import (
     _HIDDEN_OR_QUERY,
@@ -13,9 +15,9 @@ from attention_core.operators.attention import (
     score_option,
     scored,
 )
-from attention_core.operators.common import DROPOUT, DROPOUT_MASK, LUONG_LOCAL, TIME_MAJOR
+from attention_core.operators.common import DROPOUT, DROPOUT_MASK, LUONG_LOCAL, OFFSET, TIME_MAJOR
 from attention_core.rules import offset_of_window
-from attention_core.specification import Config, Layer, Option, Parameter, Part, Sizes, Tensor
+from attention_core.specification import Config, Layer, Option, Parameter, Part, Sizes
 
 NUM_POSITIONS = Option(
     "num_positions", "int", "number of positions to score, for score='location' only", "None", keyword_only=True
@@ -27,9 +29,7 @@ _LOCAL_FORMULA = (
     "g[i, j] = exp(-2 (j - p[i])²/window²)"
 )
 
-_OFFSET = Tensor(
-    "offset", ("batch",), "position of the first query among the keys, for mode='monotonic'; 0 if None", "integer", True
-)
+_OFFSET = replace(OFFSET, meaning="position of the first query among the keys, for mode='monotonic'; 0 if None")
 
 
 def _local_inside(sizes: Sizes) -> dict[str, Part]:

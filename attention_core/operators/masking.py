@@ -36,20 +36,25 @@ ATTENTION_MASK = Operator(
 
 _RULE = Tensor(
     "mask",
-    ("one", "queries", "keys"),
-    "True = may attend; the same for every sequence. With heads, insert their axis: mask[:, None]",
+    ("batch", "queries", "keys"),
+    "True = may attend; the same for every sequence if offset is. With heads, insert their axis: mask[:, None]",
     "boolean",
+    broadcast=True,
 )
-_CACHED = "With n cached keys before the first query, offset is n."
+_CACHED = (
+    "With n cached keys before the first query, offset is n. Where the last query is aligned with the last key, offset "
+    "is num_keys - num_queries."
+)
 _SAME_AXES = "Both masks have heads, or neither; an axis of size 1 is extended to the size of the other."
 
 CAUSAL_MASK = Operator(
     name="causal_mask",
     summary="Let each query attend to its own position and those before it.",
-    formula="open[i, j] = j <= i + offset",
+    formula="open[b, i, j] = j <= i + offset[b]",
     source="Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762",
-    options=(NUM_QUERIES, NUM_KEYS, OFFSET),
+    options=(NUM_QUERIES, NUM_KEYS),
     tensors=(),
+    keyword_tensors=(OFFSET,),
     outputs=(_RULE,),
     notes=_CACHED,
 )
@@ -57,16 +62,16 @@ CAUSAL_MASK = Operator(
 WINDOW_MASK = Operator(
     name="window_mask",
     summary="Let each query attend to a window around its own position.",
-    formula="open[i, j] = -left <= j - (i + offset) <= right",
+    formula="open[b, i, j] = -left <= j - (i + offset[b]) <= right",
     source=LONGFORMER,
     options=(
         NUM_QUERIES,
         NUM_KEYS,
         Option("left", "int", "number of keys before the query's position", domain="count", keyword_only=True),
         Option("right", "int", "number of keys after the query's position", domain="count", keyword_only=True),
-        OFFSET,
     ),
     tensors=(),
+    keyword_tensors=(OFFSET,),
     outputs=(_RULE,),
     notes=_CACHED,
 )
@@ -74,15 +79,15 @@ WINDOW_MASK = Operator(
 BLOCK_MASK = Operator(
     name="block_mask",
     summary="Let each query attend to the block of positions that contains it.",
-    formula="open[i, j] = floor((i + offset) / size) == floor(j / size)",
+    formula="open[b, i, j] = floor((i + offset[b]) / size) == floor(j / size)",
     source=LIU,
     options=(
         NUM_QUERIES,
         NUM_KEYS,
         Option("size", "int", "number of positions in a block", keyword_only=True),
-        OFFSET,
     ),
     tensors=(),
+    keyword_tensors=(OFFSET,),
     outputs=(_RULE,),
     notes="The first block begins at key 0. " + _CACHED,
 )
@@ -90,15 +95,15 @@ BLOCK_MASK = Operator(
 STRIDE_MASK = Operator(
     name="stride_mask",
     summary="Let each query attend to every stride-th position, counted from its own.",
-    formula="open[i, j] = (i + offset - j) mod stride == 0",
+    formula="open[b, i, j] = (i + offset[b] - j) mod stride == 0",
     source=CHILD,
     options=(
         NUM_QUERIES,
         NUM_KEYS,
         Option("stride", "int", "distance between the positions that a query attends to", keyword_only=True),
-        OFFSET,
     ),
     tensors=(),
+    keyword_tensors=(OFFSET,),
     outputs=(_RULE,),
     notes="With window_mask, by mask_and, it makes a dilated window. " + _CACHED,
 )

@@ -103,8 +103,8 @@ class LocalAttention(ScoredAttention):
             queries: (batch, [heads], queries, query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic';
-                0 if None
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
+                among the keys, for mode='monotonic'; 0 if None
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -130,7 +130,7 @@ class LocalAttention(ScoredAttention):
             centre = np.arange(scores.shape[-2]) + np.zeros(scores.shape[:-1])
             if offset is not None:  # one for each sequence, shared by the heads
                 rank = memory.values.ndim if memory.mask is None else memory.mask.ndim
-                centre = centre + offset.reshape(-1, *[1] * (rank - 2))
+                centre = centre + np.reshape(offset, (-1, *[1] * (rank - 2)))
         else:
             hidden = np.tanh(linear(queries, self.parameters["W_p"]))
             seen = np.ones(scores.shape[-1], bool) if memory.mask is None else memory.mask
@@ -178,8 +178,8 @@ class LocalAttention(ScoredAttention):
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic';
-                0 if None
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
+                among the keys, for mode='monotonic'; 0 if None
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from attention_core.operators.local import LOCAL_ATTENTION
-from backends.jax.arrays import Lengths
+from backends.jax.arrays import Lengths, Offset
 from backends.jax.attention import Answer, Memory, ScoredAttention, attention_layer
 from backends.jax.masking import distances, precise
 from backends.jax.module import at_dtype, drawn, drawn_mask
@@ -106,7 +106,7 @@ class LocalAttention(ScoredAttention):
         memory: Memory,
         *,
         need_weights: bool = True,
-        offset: jax.Array | None = None,
+        offset: Offset | None = None,
         dropout_mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | Any]:
         """Attend with queries to a prepared memory.
@@ -122,8 +122,8 @@ class LocalAttention(ScoredAttention):
             queries: (batch, [heads], queries, query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic';
-                0 if None
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
+                among the keys, for mode='monotonic'; 0 if None
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -148,7 +148,7 @@ class LocalAttention(ScoredAttention):
         mask: jax.Array | None = None,
         *,
         need_weights: bool = True,
-        offset: jax.Array | None = None,
+        offset: Offset | None = None,
         dropout_mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | Any]:
         """Prepare the keys and values, and attend to them.
@@ -170,8 +170,8 @@ class LocalAttention(ScoredAttention):
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic';
-                0 if None
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
+                among the keys, for mode='monotonic'; 0 if None
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -196,7 +196,7 @@ class LocalAttention(ScoredAttention):
         memory: Memory,
         *,
         need_weights: bool = True,
-        offset: jax.Array | None = None,
+        offset: Offset | None = None,
         dropout_mask: jax.Array | None = None,
     ) -> Answer:
         queries = self._to_batch_first(queries)
@@ -206,8 +206,8 @@ class LocalAttention(ScoredAttention):
         num_queries, num_keys = scores.shape[-2:]
         window = self.sizes["window"]
         if self.sizes["mode"] == "monotonic":
-            first = 0 if offset is None else offset.reshape(-1, *[1] * (scores.ndim - 1))
-            distance = distances(num_queries, num_keys, first)
+            distance = distances(num_queries, num_keys, offset)
+            distance = distance if scores.ndim == 3 else distance[:, None]
         else:
             distance = jnp.arange(num_keys) - self._centres(queries, memory.mask, num_keys)
         allowed = jnp.broadcast_to((distance >= -window) & (distance <= window), scores.shape)

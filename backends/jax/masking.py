@@ -21,7 +21,7 @@ from attention_core.operators.masking import (
     TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
-from backends.jax.arrays import Lengths
+from backends.jax.arrays import Lengths, Offset
 
 __all__ = [
     "attention_mask",
@@ -79,47 +79,53 @@ def _attention_mask(num_keys: int, valid_lens: Lengths | None, mask: jax.Array |
     return mask & (open_keys if mask.ndim == 3 else open_keys[:, None])
 
 
-def causal_mask(num_queries: int, num_keys: int, *, offset: int = 0) -> jax.Array:
+def causal_mask(num_queries: int, num_keys: int, *, offset: Offset | None = None) -> jax.Array:
     """Let each query attend to its own position and those before it.
 
-    open[i, j] = j <= i + offset
+    open[b, i, j] = j <= i + offset[b]
 
-    With n cached keys before the first query, offset is n.
+    With n cached keys before the first query, offset is n. Where the last query is aligned with the last key, offset is
+    num_keys - num_queries.
 
     Args:
         num_queries: number of queries
         num_keys: number of keys
-        offset (default 0): position of the first query among the keys
+        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
+            the keys; 0 if None
     Returns:
-        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
-            axis: mask[:, None]
+        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
+            if offset is. With heads, insert their axis: mask[:, None]
     Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762
     Example:
         mask = attention.causal_mask(num_queries, num_keys)
     """
     check(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
-    return (distances(num_queries, num_keys, offset) <= 0)[None]
+    return distances(num_queries, num_keys, offset) <= 0
 
 
-def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offset: int = 0) -> jax.Array:
+def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offset: Offset | None = None) -> jax.Array:
     """Let each query attend to a window around its own position.
 
-    open[i, j] = -left <= j - (i + offset) <= right
+    open[b, i, j] = -left <= j - (i + offset[b]) <= right
 
-    With n cached keys before the first query, offset is n.
+    With n cached keys before the first query, offset is n. Where the last query is aligned with the last key, offset is
+    num_keys - num_queries.
 
     Args:
         num_queries: number of queries
         num_keys: number of keys
         left: number of keys before the query's position
         right: number of keys after the query's position
-        offset (default 0): position of the first query among the keys
+        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
+            the keys; 0 if None
     Returns:
-        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
-            axis: mask[:, None]
+        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
+            if offset is. With heads, insert their axis: mask[:, None]
     Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
     Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
     Example:
@@ -127,58 +133,63 @@ def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offse
     """
     check(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
     distance = distances(num_queries, num_keys, offset)
-    return ((distance >= -left) & (distance <= right))[None]
+    return (distance >= -left) & (distance <= right)
 
 
-def block_mask(num_queries: int, num_keys: int, *, size: int, offset: int = 0) -> jax.Array:
+def block_mask(num_queries: int, num_keys: int, *, size: int, offset: Offset | None = None) -> jax.Array:
     """Let each query attend to the block of positions that contains it.
 
-    open[i, j] = floor((i + offset) / size) == floor(j / size)
+    open[b, i, j] = floor((i + offset[b]) / size) == floor(j / size)
 
-    The first block begins at key 0. With n cached keys before the first query, offset is n.
+    The first block begins at key 0. With n cached keys before the first query, offset is n. Where the last query is
+    aligned with the last key, offset is num_keys - num_queries.
 
     Args:
         num_queries: number of queries
         num_keys: number of keys
         size: number of positions in a block
-        offset (default 0): position of the first query among the keys
+        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
+            the keys; 0 if None
     Returns:
-        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
-            axis: mask[:, None]
+        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
+            if offset is. With heads, insert their axis: mask[:, None]
     Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
     Source: Liu et al. 2018, section 4.2.4, arXiv:1801.10198
     Example:
         mask = attention.block_mask(num_queries, num_keys, size=size)
     """
     check(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
-    queries = jnp.arange(num_queries)[:, None] + offset
-    return (queries // size == jnp.arange(num_keys) // size)[None]
+    return query_positions(num_queries, offset) // size == jnp.arange(num_keys) // size
 
 
-def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: int = 0) -> jax.Array:
+def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: Offset | None = None) -> jax.Array:
     """Let each query attend to every stride-th position, counted from its own.
 
-    open[i, j] = (i + offset - j) mod stride == 0
+    open[b, i, j] = (i + offset[b] - j) mod stride == 0
 
     With window_mask, by mask_and, it makes a dilated window. With n cached keys before the first query, offset is n.
+    Where the last query is aligned with the last key, offset is num_keys - num_queries.
 
     Args:
         num_queries: number of queries
         num_keys: number of keys
         stride: distance between the positions that a query attends to
-        offset (default 0): position of the first query among the keys
+        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
+            the keys; 0 if None
     Returns:
-        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
-            axis: mask[:, None]
+        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
+            if offset is. With heads, insert their axis: mask[:, None]
     Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
     Source: Child et al. 2019, section 4.2, arXiv:1904.10509
     Example:
         mask = attention.stride_mask(num_queries, num_keys, stride=stride)
     """
     check(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
-    return (distances(num_queries, num_keys, offset) % stride == 0)[None]
+    return distances(num_queries, num_keys, offset) % stride == 0
 
 
 def global_mask(global_queries: jax.Array, global_keys: jax.Array) -> jax.Array:
@@ -374,9 +385,15 @@ def masked_softmax(scores: jax.Array, valid_lens: Lengths | None = None, mask: j
     return softmax_over(scores, open_keys(scores, _attention_mask(scores.shape[-1], valid_lens, mask)))
 
 
-def distances(num_queries: int, num_keys: int, offset: int | jax.Array) -> jax.Array:
-    """The offset of each key from each query's own position, (queries, keys), after the leading axes of offset."""
-    return jnp.arange(num_keys) - (jnp.arange(num_queries)[:, None] + offset)
+def query_positions(num_queries: int, offset: Offset | None) -> jax.Array:
+    """The position of each query among the keys, (batch or 1, queries, 1)."""
+    first = jnp.asarray(0 if offset is None else offset).astype(int).reshape(-1, 1, 1)
+    return jnp.arange(num_queries)[:, None] + first
+
+
+def distances(num_queries: int, num_keys: int, offset: Offset | None) -> jax.Array:
+    """The distance from each query's position to each key, (batch or 1, queries, keys)."""
+    return jnp.arange(num_keys) - query_positions(num_queries, offset)
 
 
 def open_keys(scores: jax.Array, mask: jax.Array | None) -> jax.Array:

@@ -8,9 +8,9 @@ import mxnet as mx
 from mxnet import np, npx
 
 from attention_core.operators.local import LOCAL_ATTENTION
-from backends.mxnet.arrays import Lengths
+from backends.mxnet.arrays import Lengths, Offset
 from backends.mxnet.attention import Answer, Attention, Memory, ScoredAttention, attention_layer
-from backends.mxnet.masking import positions, precise
+from backends.mxnet.masking import distances, positions, precise
 from backends.mxnet.module import Uniform, drawn_mask, initialise, linear, projected
 from backends.mxnet.pooling import _attention_pooling
 
@@ -102,7 +102,7 @@ class LocalAttention(ScoredAttention):
         memory: Memory,
         *,
         need_weights: bool = True,
-        offset: np.ndarray | None = None,
+        offset: Offset | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend with queries to a prepared memory.
@@ -118,8 +118,8 @@ class LocalAttention(ScoredAttention):
             queries: (batch, [heads], queries, query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic';
-                0 if None
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
+                among the keys, for mode='monotonic'; 0 if None
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -143,7 +143,7 @@ class LocalAttention(ScoredAttention):
         mask: np.ndarray | None = None,
         *,
         need_weights: bool = True,
-        offset: np.ndarray | None = None,
+        offset: Offset | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Prepare the keys and values, and attend to them.
@@ -165,8 +165,8 @@ class LocalAttention(ScoredAttention):
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic';
-                0 if None
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
+                among the keys, for mode='monotonic'; 0 if None
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -191,7 +191,7 @@ class LocalAttention(ScoredAttention):
         memory: Memory,
         *,
         need_weights: bool = True,
-        offset: np.ndarray | None = None,
+        offset: Offset | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> Answer:
         queries = self._to_batch_first(queries)
@@ -202,8 +202,12 @@ class LocalAttention(ScoredAttention):
             context, weights = _attention_pooling(scores, memory.values, None, None)
             return self._to_batch_first(context), weights if need_weights else None
         window, monotonic = self.sizes["window"], self.sizes["mode"] == "monotonic"
-        centres = self._own_positions(scores, offset) if monotonic else self._centres(queries, memory.mask, scores)
-        distance = positions(scores.shape[-1], scores.ctx).astype(centres.dtype) - np.expand_dims(centres, -1)
+        if monotonic:
+            distance = distances(scores.shape[-2], scores.shape[-1], offset, scores.ctx)
+            distance = distance if scores.ndim == 3 else np.expand_dims(distance, 1)
+        else:
+            centres = self._centres(queries, memory.mask, scores)
+            distance = positions(scores.shape[-1], scores.ctx).astype(centres.dtype) - np.expand_dims(centres, -1)
         allowed = np.broadcast_to(distance * distance <= window**2, scores.shape)
         if memory.mask is not None:
             allowed = allowed * memory.mask
@@ -226,12 +230,3 @@ class LocalAttention(ScoredAttention):
             return scores.shape[-1] * share
         places = positions(scores.shape[-1], scores.ctx) + 1.0
         return np.max(places * mask.astype("float64"), axis=-1).astype(share.dtype) * share
-
-    # particular to MXNet
-
-    def _own_positions(self, scores: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
-        """The position of each query, (batch or 1, queries), with heads or without, in float64, which is exact."""
-        steps, ones = scores.shape[-2], [1] * (scores.ndim - 2)
-        centres = positions(steps, scores.ctx).reshape(*ones, steps)
-        # For each sequence, which heads follow where there are some.
-        return centres if offset is None else centres + offset.astype("float64").reshape(-1, *ones)

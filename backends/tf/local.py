@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from attention_core.operators.local import LOCAL_ATTENTION
-from backends.tf.arrays import Lengths, lengths
+from backends.tf.arrays import Lengths, Offset, lengths
 from backends.tf.attention import Answer, Memory, ScoredAttention, attention_layer
 from backends.tf.masking import distances, precise, size
 from backends.tf.module import chosen, drawn, drawn_mask
@@ -99,7 +99,7 @@ class LocalAttention(ScoredAttention):
         memory: Memory,
         *,
         need_weights: bool = True,
-        offset: tf.Tensor | None = None,
+        offset: Offset | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
@@ -116,8 +116,8 @@ class LocalAttention(ScoredAttention):
             queries: (batch, [heads], queries, query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic';
-                0 if None
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
+                among the keys, for mode='monotonic'; 0 if None
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
@@ -143,7 +143,7 @@ class LocalAttention(ScoredAttention):
         mask: tf.Tensor | None = None,
         *,
         need_weights: bool = True,
-        offset: tf.Tensor | None = None,
+        offset: Offset | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
@@ -166,8 +166,8 @@ class LocalAttention(ScoredAttention):
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic';
-                0 if None
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
+                among the keys, for mode='monotonic'; 0 if None
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
@@ -196,7 +196,7 @@ class LocalAttention(ScoredAttention):
         mask: tf.Tensor | None = None,
         *,
         need_weights: bool = True,
-        offset: tf.Tensor | None = None,
+        offset: Offset | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> Answer:
@@ -210,7 +210,7 @@ class LocalAttention(ScoredAttention):
         memory: Memory,
         *,
         need_weights: bool = True,
-        offset: tf.Tensor | None = None,
+        offset: Offset | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> Answer:
@@ -220,8 +220,8 @@ class LocalAttention(ScoredAttention):
             dropout_mask = drawn_mask(self.dropout, scores, training)
         num_queries, num_keys, window = size(scores, -2), size(scores, -1), self.sizes["window"]
         if self.sizes["mode"] == "monotonic":
-            first = tf.reshape(tf.cast(0 if offset is None else offset, tf.int64), (-1, *[1] * (scores.shape.rank - 1)))
-            distance = distances(num_queries, num_keys, first)
+            distance = distances(num_queries, num_keys, offset)
+            distance = distance if scores.shape.rank == 3 else distance[:, None]
         else:
             centres = self._centres(queries, memory.mask, num_keys)
             distance = tf.cast(tf.range(num_keys), centres.dtype) - centres

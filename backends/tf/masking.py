@@ -22,7 +22,7 @@ from attention_core.operators.masking import (
     TO_KEY_PADDING_MASK,
     WINDOW_MASK,
 )
-from backends.tf.arrays import Lengths
+from backends.tf.arrays import Lengths, Offset
 
 __all__ = [
     "attention_mask",
@@ -85,47 +85,53 @@ def _attention_mask(num_keys: int | tf.Tensor, valid_lens: Lengths | None, mask:
     return tf.logical_and(mask, open_keys if mask.shape.rank == 3 else open_keys[:, None])
 
 
-def causal_mask(num_queries: int, num_keys: int, *, offset: int = 0) -> tf.Tensor:
+def causal_mask(num_queries: int, num_keys: int, *, offset: Offset | None = None) -> tf.Tensor:
     """Let each query attend to its own position and those before it.
 
-    open[i, j] = j <= i + offset
+    open[b, i, j] = j <= i + offset[b]
 
-    With n cached keys before the first query, offset is n.
+    With n cached keys before the first query, offset is n. Where the last query is aligned with the last key, offset is
+    num_keys - num_queries.
 
     Args:
         num_queries: number of queries
         num_keys: number of keys
-        offset (default 0): position of the first query among the keys
+        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
+            the keys; 0 if None
     Returns:
-        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
-            axis: mask[:, None]
+        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
+            if offset is. With heads, insert their axis: mask[:, None]
     Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762
     Example:
         mask = attention.causal_mask(num_queries, num_keys)
     """
     check(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
-    return (distances(num_queries, num_keys, offset) <= 0)[None]
+    return distances(num_queries, num_keys, offset) <= 0
 
 
-def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offset: int = 0) -> tf.Tensor:
+def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offset: Offset | None = None) -> tf.Tensor:
     """Let each query attend to a window around its own position.
 
-    open[i, j] = -left <= j - (i + offset) <= right
+    open[b, i, j] = -left <= j - (i + offset[b]) <= right
 
-    With n cached keys before the first query, offset is n.
+    With n cached keys before the first query, offset is n. Where the last query is aligned with the last key, offset is
+    num_keys - num_queries.
 
     Args:
         num_queries: number of queries
         num_keys: number of keys
         left: number of keys before the query's position
         right: number of keys after the query's position
-        offset (default 0): position of the first query among the keys
+        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
+            the keys; 0 if None
     Returns:
-        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
-            axis: mask[:, None]
+        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
+            if offset is. With heads, insert their axis: mask[:, None]
     Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
     Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
     Example:
@@ -133,58 +139,63 @@ def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offse
     """
     check(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
     distance = distances(num_queries, num_keys, offset)
-    return tf.logical_and(distance >= -left, distance <= right)[None]
+    return tf.logical_and(distance >= -left, distance <= right)
 
 
-def block_mask(num_queries: int, num_keys: int, *, size: int, offset: int = 0) -> tf.Tensor:
+def block_mask(num_queries: int, num_keys: int, *, size: int, offset: Offset | None = None) -> tf.Tensor:
     """Let each query attend to the block of positions that contains it.
 
-    open[i, j] = floor((i + offset) / size) == floor(j / size)
+    open[b, i, j] = floor((i + offset[b]) / size) == floor(j / size)
 
-    The first block begins at key 0. With n cached keys before the first query, offset is n.
+    The first block begins at key 0. With n cached keys before the first query, offset is n. Where the last query is
+    aligned with the last key, offset is num_keys - num_queries.
 
     Args:
         num_queries: number of queries
         num_keys: number of keys
         size: number of positions in a block
-        offset (default 0): position of the first query among the keys
+        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
+            the keys; 0 if None
     Returns:
-        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
-            axis: mask[:, None]
+        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
+            if offset is. With heads, insert their axis: mask[:, None]
     Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
     Source: Liu et al. 2018, section 4.2.4, arXiv:1801.10198
     Example:
         mask = attention.block_mask(num_queries, num_keys, size=size)
     """
     check(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
-    queries = tf.range(num_queries)[:, None] + offset
-    return tf.equal(queries // size, tf.range(num_keys) // size)[None]
+    return tf.equal(query_positions(num_queries, offset) // size, tf.range(num_keys, dtype=tf.int64) // size)
 
 
-def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: int = 0) -> tf.Tensor:
+def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: Offset | None = None) -> tf.Tensor:
     """Let each query attend to every stride-th position, counted from its own.
 
-    open[i, j] = (i + offset - j) mod stride == 0
+    open[b, i, j] = (i + offset[b] - j) mod stride == 0
 
     With window_mask, by mask_and, it makes a dilated window. With n cached keys before the first query, offset is n.
+    Where the last query is aligned with the last key, offset is num_keys - num_queries.
 
     Args:
         num_queries: number of queries
         num_keys: number of keys
         stride: distance between the positions that a query attends to
-        offset (default 0): position of the first query among the keys
+        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
+            the keys; 0 if None
     Returns:
-        mask: booleans (one, queries, keys); True = may attend; the same for every sequence. With heads, insert their
-            axis: mask[:, None]
+        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
+            if offset is. With heads, insert their axis: mask[:, None]
     Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
         OptionError: an argument is outside its domain
     Source: Child et al. 2019, section 4.2, arXiv:1904.10509
     Example:
         mask = attention.stride_mask(num_queries, num_keys, stride=stride)
     """
     check(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
-    return tf.equal(distances(num_queries, num_keys, offset) % stride, 0)[None]
+    return tf.equal(distances(num_queries, num_keys, offset) % stride, 0)
 
 
 def global_mask(global_queries: tf.Tensor, global_keys: tf.Tensor) -> tf.Tensor:
@@ -378,9 +389,15 @@ def masked_softmax(scores: tf.Tensor, valid_lens: Lengths | None = None, mask: t
     return softmax_over(scores, open_keys(scores, _attention_mask(size(scores, -1), valid_lens, mask)))
 
 
-def distances(num_queries: int | tf.Tensor, num_keys: int | tf.Tensor, offset: int | tf.Tensor) -> tf.Tensor:
-    """The offset of each key from each query's own position, (queries, keys) after the axes of offset; int64."""
-    return tf.range(num_keys, dtype=tf.int64) - (tf.range(num_queries, dtype=tf.int64)[:, None] + offset)
+def query_positions(num_queries: int | tf.Tensor, offset: Offset | None) -> tf.Tensor:
+    """The position of each query among the keys, (batch or 1, queries, 1), in int64."""
+    first = tf.reshape(tf.cast(0 if offset is None else offset, tf.int64), (-1, 1, 1))
+    return tf.range(num_queries, dtype=tf.int64)[:, None] + first
+
+
+def distances(num_queries: int | tf.Tensor, num_keys: int | tf.Tensor, offset: Offset | None) -> tf.Tensor:
+    """The distance from each query's position to each key, (batch or 1, queries, keys), in int64."""
+    return tf.range(num_keys, dtype=tf.int64) - query_positions(num_queries, offset)
 
 
 def open_keys(scores: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:

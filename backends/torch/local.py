@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attention_core.operators.local import LOCAL_ATTENTION
-from backends.torch.arrays import Lengths
+from backends.torch.arrays import Lengths, Offset
 from backends.torch.attention import Answer, Memory, ScoredAttention, attention_layer
 from backends.torch.masking import distances, precise
 from backends.torch.module import Matrix, drawn, drawn_mask
@@ -96,7 +96,7 @@ class LocalAttention(ScoredAttention):
         memory: Memory,
         *,
         need_weights: bool = True,
-        offset: torch.Tensor | None = None,
+        offset: Offset | None = None,
         dropout_mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Attend with queries to a prepared memory.
@@ -112,8 +112,8 @@ class LocalAttention(ScoredAttention):
             queries: (batch, [heads], queries, query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic';
-                0 if None
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
+                among the keys, for mode='monotonic'; 0 if None
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -137,7 +137,7 @@ class LocalAttention(ScoredAttention):
         mask: torch.Tensor | None = None,
         *,
         need_weights: bool = True,
-        offset: torch.Tensor | None = None,
+        offset: Offset | None = None,
         dropout_mask: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Prepare the keys and values, and attend to them.
@@ -159,8 +159,8 @@ class LocalAttention(ScoredAttention):
             mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
                 may attend to a key; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,); position of the first query among the keys, for mode='monotonic';
-                0 if None
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
+                among the keys, for mode='monotonic'; 0 if None
             dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -185,7 +185,7 @@ class LocalAttention(ScoredAttention):
         memory: Memory,
         *,
         need_weights: bool = True,
-        offset: torch.Tensor | None = None,
+        offset: Offset | None = None,
         dropout_mask: torch.Tensor | None = None,
     ) -> Answer:
         queries = self._to_batch_first(queries)
@@ -195,8 +195,8 @@ class LocalAttention(ScoredAttention):
         num_queries, num_keys = scores.shape[-2:]
         window = self.sizes["window"]
         if self.sizes["mode"] == "monotonic":
-            first = 0 if offset is None else offset.long().reshape(-1, *[1] * (scores.ndim - 1))
-            distance = distances(num_queries, num_keys, first, scores.device)
+            distance = distances(num_queries, num_keys, offset, scores.device)
+            distance = distance if scores.ndim == 3 else distance[:, None]
         else:
             distance = torch.arange(num_keys, device=scores.device) - self._centres(queries, memory.mask, num_keys)
         allowed = ((distance >= -window) & (distance <= window)).expand(scores.shape)

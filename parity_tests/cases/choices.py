@@ -41,6 +41,8 @@ def local_cases() -> Iterator[Case]:
     }
     case = partial(layer_case, "LocalAttention", wide={"v_p": 8.0})  # which makes the predicted positions differ
     yield case("offset", "Queries at an offset.", full, monotonic)
+    at_two = {**full, "offset": np.array(2, np.int32)}
+    yield case("offset_of_all", "One offset for all sequences.", at_two, monotonic, EXACT)
     yield case("wide", "A wider window.", full, {**monotonic, "window": 2})
     predictive = {**SIZED, "window": 2, "mode": "predictive"}
     parameters = case("", "", full, predictive).parameters

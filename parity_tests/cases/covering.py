@@ -191,6 +191,12 @@ class Call:
         """The optional arguments that hide something."""
         return [tensor.name for tensor in self.inputs if tensor.optional and tensor.kind != "floating"]
 
+    @property
+    def one_of(self) -> list[str]:
+        """The argument to give where none is needed, if without any there is no result."""
+        first = self.called.tensors
+        return [first[0].name] if first and all(tensor.optional for tensor in self.inputs) else []
+
     @functools.cached_property
     def floating(self) -> list[str]:
         """The required floating arguments."""

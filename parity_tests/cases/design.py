@@ -52,9 +52,9 @@ ROWS = 28
 FEWER = {"attend": 1, "step": 2, "start": 1, "greedy": 2}
 """The maximum number of rows of a method; few where other methods cover the same."""
 VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
-    "window_mask": ({"left": 2, "right": 1}, {"left": 0, "right": 40, "offset": 3}),
-    "block_mask": ({"size": 3}, {"size": 16, "offset": 5}),
-    "stride_mask": ({"stride": 2}, {"stride": 5, "offset": 3}),
+    "window_mask": ({"left": 2, "right": 1}, {"left": 0, "right": 40}),
+    "block_mask": ({"size": 3}, {"size": 16}),
+    "stride_mask": ({"stride": 2}, {"stride": 5}),
     "DotProductAttention": ({}, {}, {"softcap": 0.5}),
     "LocalAttention": ({}, {"score": "additive", "hidden_size": 17}),
     "MultiHeadAttention": ({}, {"score": "additive"}, {"bias": False}, {"softcap": 0.5}),
@@ -92,8 +92,11 @@ def settings(call: Call, drawn: Drawn) -> Iterator[tuple[str, Setting]]:
         yield "masks", ("lengths", drawn.lens)
         yield "masks", ("lengths of rows", drawn.rows)
         yield "masks", ("type of lengths", drawn.types.get("valid_lens", "int32"))
+    if "offset" in drawn.given:
+        yield "masks", ("offset of sequences", drawn.rows)
     yield "masks", ("hidden", drawn.hidden)
     absent = {tensor.name for tensor in call.inputs if tensor.optional} - set(drawn.given)
+    absent |= {tensor.name for tensor in call.inputs if () in tensor.layouts and not drawn.rows}
     yield "layout", ("layout", next((layout for name, layout in drawn.layouts.items() if name not in absent), ""))
     gradients = not is_rounding(call, drawn) and work(call, drawn.sizes) <= MOST_WORK[1]
     if gradients and sizes.get("keys") != 1 and drawn.lens != "one":  # the weight of a single key is constant
@@ -118,6 +121,8 @@ def required(call: Call) -> set[Setting]:
     settings |= {("shared", names) for names in sharing(call)}
     if "valid_lens" in call.masks:
         settings |= {("lengths", lens) for lens in LENGTHS} | {("type of lengths", name) for name in INTEGER}
+    if "offset" in call.masks:
+        settings |= {("offset of sequences", rows) for rows in (False, True)}
     if call.floating:
         usable = [name for name in MAGNITUDES if name not in BOUNDS or scaled(call, name, "float64")]
         settings |= {("magnitude", magnitude) for magnitude in usable}
@@ -170,8 +175,8 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
     shared = drawn_sharing(call, sizes, had, picks) if not plain else ()
     options = drawn_options(call, index, sizes)
     given = [tensor.name for tensor in call.inputs if tensor.optional and not plain and picks.one((False, True))]
-    if not given and all(tensor.optional for tensor in call.inputs):
-        given = [tensor.name for tensor in call.inputs[:1]]
+    if not given:
+        given = call.one_of
     if call.has("initial"):  # the first state is the encoder's, or none is given
         given = [*(name for name in given if name != "state"), *(() if "initial" in options else ("state",))]
     lens = "valid_lens" in given
@@ -179,12 +184,13 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
     row: dict[str, Any] = {
         "ones": tuple(axis for axis in broadcast(call, given) if picks.one((False, True))),
         "lens": picks.fresh("lengths", ("", *LENGTHS), had) if lens else "",
-        "rows": lens and call.method not in SEARCHES and picks.one((False, True)),
+        "rows": (lens or "offset" in given) and call.method not in SEARCHES and picks.one((False, True)),
         "types": {"valid_lens": types} if lens and types != "int32" else {},
         "hidden": picks.fresh("hidden", ("", "nan", "inf"), had) if lens or "mask" in given else "",
     }
     layout = picks.fresh("layout", ("", *LAYOUTS), had)
-    several = [tensor.name for tensor in call.inputs if tensor.axes and tensor.name not in shared]
+    numbers = {tensor.name for tensor in call.inputs if () in tensor.layouts and not row["rows"]}
+    several = [tensor.name for tensor in call.inputs if tensor.name not in {*numbers, *shared}]
     named = [name for name in several if name in call.floating][:1] if layout == "expanded" else several
     row |= {"shared": shared, "layouts": dict.fromkeys(named, layout) if layout else {}}
     if "queries" in shared or layout == "expanded":  # a hidden key would be a query, too, or differ along the axis

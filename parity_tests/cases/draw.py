@@ -102,8 +102,8 @@ def attempted_family(
     sizes = drawn_sizes(call, shared, pick)
     optional = [tensor.name for tensor in call.inputs if tensor.optional]
     given = [name for name in optional if pick(EITHER)]
-    if not given and len(optional) == len(call.inputs):
-        given = optional[:1]
+    if not given:
+        given = call.one_of
     passed = [tensor for tensor in call.inputs if not tensor.optional or tensor.name in given]
     types = {tensor.name: pick(("int32", *INTEGER)) for tensor in passed if tensor.kind == "integer"}
     row = Drawn(
@@ -113,7 +113,7 @@ def attempted_family(
         sizes=sizes,
         options=drawn_options(call, sizes, pick),
         given=tuple(given),
-        rows="valid_lens" in given and pick(EITHER),
+        rows=bool({"valid_lens", "offset"} & set(given)) and pick(EITHER),
         ones=tuple(axis for axis in broadcast(call, given) if pick(NOW_AND_THEN)),
         types={name: kind for name, kind in types.items() if kind != "int32"},
         shared=shared,

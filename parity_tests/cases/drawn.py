@@ -85,7 +85,7 @@ class Drawn:
     sizes: of axes, and of a layer's constructor; 1 if left out. There are heads only if their number is given.
     options: arguments that are neither arrays nor sizes; a dtype is the dtype.
     given: the optional arrays that are passed.
-    rows: whether lengths are given for each query rather than for each sequence.
+    rows: whether lengths are given for each query rather than for each sequence, and an offset for each sequence.
     ones: the axes in which the mask has size 1.
     types: integer types by argument; int32 if left out.
     wild: whether lengths below 0 and beyond the end are the extreme values of the type.
@@ -155,7 +155,7 @@ class Drawn:
             for name in {"queries", "keys", "values"} & set(inputs):
                 inputs[name] = np.ascontiguousarray(inputs[name].swapaxes(0, 1))
         inputs = {
-            name: np.repeat(array[:1], len(array), axis=0) if self.layouts.get(name) == "expanded" else array
+            name: np.repeat(array[:1], len(array), axis=0) if self._layout(name, array) == "expanded" else array
             for name, array in inputs.items()
             if name not in self.shared
         }
@@ -172,11 +172,15 @@ class Drawn:
             "gradients": not self.forward
             and all(tensor.kind == "floating" for tensor in called.outputs)
             and (isinstance(entry, Layer) or any(array.dtype.kind == "f" for array in inputs.values())),
-            "layouts": {name: layout for name, layout in self.layouts.items() if name in inputs},
+            "layouts": {name: layout for name, array in inputs.items() if (layout := self._layout(name, array))},
             "shared": dict.fromkeys(self.shared, "keys"),
             "twice": self.twice,
             "drawn": self,
         }
+
+    def _layout(self, name: str, array: np.ndarray) -> str:
+        """The memory layout of an argument; a number has none."""
+        return self.layouts.get(name, "") if array.ndim else ""
 
     def _second(self, inputs: Arrays) -> Arrays:
         """The arrays of the second call, if there are two: those of the next seed, with nothing hidden."""
@@ -243,7 +247,8 @@ class Drawn:
         if name != "valid_lens":
             if name not in IDS:
                 raise KeyError(f"{self.operator}: the range of {name} is unknown; name its axis in drawn.IDS")
-            return draws.integers(name, shape, min(sizes[IDS[name]], np.iinfo(dtype).max), self.seed).astype(dtype)
+            drawn = draws.integers(name, shape, min(sizes[IDS[name]], np.iinfo(dtype).max), self.seed)
+            return np.asarray(drawn, dtype)
         end = sizes[self._padded_axis]
         if self.lens:
             return np.minimum(LENGTHS[self.lens](shape, end), np.iinfo(dtype).max).astype(dtype)

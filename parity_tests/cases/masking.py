@@ -114,7 +114,10 @@ def rule_cases() -> Iterator[Case]:
     }
     for operator, rule in rules.items():
         yield case(operator, "plain", "More keys than queries.", {**sizes, **rule})
-        yield case(operator, "offset", "Queries behind the keys of a cache.", {**sizes, **rule, "offset": 2})
+        shows = "Queries behind the keys of a cache."
+        yield case(operator, "offset", shows, {**sizes, **rule}, offset=np.array(2, np.int32))
+        shows = "An offset for each sequence; before the first key, too."
+        yield case(operator, "offsets", shows, {**sizes, **rule}, offset=np.array([4, -3, 0], np.int32))
         yield case(operator, "short", "Fewer keys than queries.", {**rule, "num_queries": 8, "num_keys": 6})
         yield case(operator, "no_keys", "There are no keys.", {**sizes, "num_keys": 0, **rule})
         yield case(operator, "no_queries", "There are no queries.", {**sizes, "num_queries": 0, **rule})

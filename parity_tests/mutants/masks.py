@@ -21,9 +21,12 @@ def _by_sequence(case: Case, inputs: Arrays) -> bool:
 
 
 def _ends_elsewhere(case: Case, inputs: Arrays) -> bool:
-    """Whether the last query is not aligned with the last key."""
-    sizes = case.options
-    return case.operator == "causal_mask" and max(sizes["num_keys"] - sizes["num_queries"], 0) != sizes.get("offset", 0)
+    """Whether another mask aligns the last query with the last key."""
+    if case.operator != "causal_mask":
+        return False
+    queries, keys = case.options["num_queries"], case.options["num_keys"]
+    distance, offset = np.arange(keys) - np.arange(queries)[:, None], inputs.get("offset", np.array(0))
+    return bool(((distance <= offset.reshape(-1, 1, 1)) != (distance <= max(keys - queries, 0))).any())
 
 
 def _mask_of_one_head(case: Case, inputs: Arrays) -> bool:
@@ -203,9 +206,9 @@ def lengths_of_sequences_ignored(original: Any, valid_lens: Any) -> Any:
 
 
 @mutant("causal_mask-*", of="causal_mask", touches=where_all(_ends_elsewhere), source="ml-explore/mlx#2835")
-def causal_to_the_end(original: Any, num_queries: int, num_keys: int) -> Any:
+def causal_to_the_end(original: Any, num_queries: int, num_keys: int, offset: Any) -> Any:
     """The last query of causal_mask is aligned with the last key, whatever the offset."""
-    return original(offset=max(num_keys - num_queries, 0))
+    return original(offset=np.full(np.shape(offset), max(num_keys - num_queries, 0)))
 
 
 @mutant(

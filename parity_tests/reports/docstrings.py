@@ -210,7 +210,7 @@ def _tensors(tensors: Iterable[Tensor], made: Mapping[str, str], options: Sequen
             continue
         kind = {"floating": "", "integer": "integers ", "boolean": "booleans "}[tensor.kind]
         broadcast = ", each axis its size or 1" if tensor.broadcast else ""
-        broadcast += ", or a list" if tensor.name == "valid_lens" else ""
+        broadcast += {"valid_lens": ", or a list", "offset": ", or a list, or one number for all"}.get(tensor.name, "")
         default = " (default None)" if tensor.optional and made is GIVEN else ""
         none = f"; None without {unless[tensor.name]}" if tensor.name in unless else ""
         lines[tensor.name] = f"{tensor.name}{default}: {kind}{_axes(tensor.axes)}{broadcast}; {tensor.meaning}{none}"
@@ -218,8 +218,10 @@ def _tensors(tensors: Iterable[Tensor], made: Mapping[str, str], options: Sequen
 
 
 def _axes(axes: Sequence[str]) -> str:
-    text = ", ".join(f"[{axis.replace('?', '')}]" if axis.endswith("?") else axis for axis in axes)
-    return f"({text}{',' if len(axes) == 1 else ''})"
+    if len(axes) == 1:
+        return f"({axes[0].removesuffix('?')},)"
+    names = (f"[{axis.replace('?', '')}]" if axis.endswith("?") else axis for axis in axes)
+    return f"({', '.join(names)})"
 
 
 def _raises(operator: Operator) -> list[str]:

@@ -196,9 +196,10 @@ def _tensors(verb: str, tensors: Sequence[Tensor]) -> Iterator[str]:
     for tensor in tensors:
         kind = "" if tensor.kind == "floating" else f", {tensor.kind}"
         broadcast = ", or 1 for each axis" if tensor.broadcast else ""
-        axes = ", ".join(tensor.axes) + ("," if len(tensor.axes) == 1 else "")
+        axes = f"({', '.join(tensor.axes)}{',' if len(tensor.axes) == 1 else ''})"
+        axes = f"{tensor.layout_text}, or one for all" if () in tensor.layouts[:-1] else axes
         optional = " (may be left out)" if tensor.optional and verb == "takes" else ""
-        yield f"| `{tensor.name}`{optional} | ({axes}){broadcast}{kind} | {_cell(tensor.meaning)} |"
+        yield f"| `{tensor.name}`{optional} | {axes}{broadcast}{kind} | {_cell(tensor.meaning)} |"
 
 
 def _cell(text: str) -> str:

@@ -29,8 +29,10 @@ PORTING: dict[str, Porting] = {
         ("look-ahead mask", "subsequent mask", "autoregressive mask", "tril"),
         (
             RULE,
-            "With fewer queries than keys, some libraries align the last query with the last key, others the first "
-            "with the first: set offset accordingly. PyTorch's is_causal aligns the first.",
+            "Top left: the first query is aligned with the first key, offset=0. So do is_causal of PyTorch and of ONNX "
+            "without a cache, jax.nn and Keras.",
+            "Bottom right: the last query is aligned with the last key, offset=num_keys - num_queries, below 0 with "
+            "more queries than keys. So do FlashAttention from 2.1 on, and any step behind a cache.",
         ),
     ),
     "window_mask": Porting(

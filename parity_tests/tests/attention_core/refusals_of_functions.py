@@ -152,11 +152,6 @@ FUNCTIONS: Table = {
             "query attends to.",
         ),
         (
-            lambda b, a: b.causal_mask(5, 7, offset=1.5),
-            "causal_mask: offset is 1.5, expected a whole number of at least 0: position of the first query among the "
-            "keys.",
-        ),
-        (
             lambda b, a: b.from_additive_mask(a(2, 5, 7), threshold=-np.inf),
             "from_additive_mask: threshold is -inf, expected a finite number: a key is hidden where additive_mask is "
             "at most this.",
@@ -202,6 +197,16 @@ FUNCTIONS: Table = {
         ),
     ],
     DtypeError: [
+        (
+            lambda b, a: b.causal_mask(5, 7, offset=1.5),
+            "causal_mask: offset is a float, expected a whole number or an array (batch,). Convert it to an array of "
+            "the framework first.",
+        ),
+        (
+            lambda b, a: b.causal_mask(5, 7, offset=a(2)),
+            "causal_mask: offset is float32, expected an integer type. Cast it to int32 first; fractions have no "
+            "meaning here.",
+        ),
         (
             lambda b, a: b.from_additive_mask(a(2, 5, 7, dtype=bool)),
             "from_additive_mask: additive_mask is bool, expected a floating type, one of float64, float32, float16, "

@@ -263,6 +263,18 @@ def test_lengths_count_for_each_sequence_and_not_for_each_query(backend: SimpleN
     assert ((weights > 0).sum(axis=-1) == [[2] * 5, [4] * 5]).all()
 
 
+def test_an_offset_may_be_a_number_an_array_or_a_list(backend: SimpleNamespace):
+    arrays, causal = backend.runtime, backend.package.causal_mask
+
+    def opened(offset: Any) -> Any:
+        return arrays.to_numpy(causal(3, 5, offset=offset)).sum(axis=-1).tolist()
+
+    assert opened(2) == opened(arrays.from_numpy(np.array(2, np.int32))) == [[3, 4, 5]]
+    each = arrays.from_numpy(np.array([2, -1], np.int8))
+    assert opened([2, -1]) == opened(each) == [[3, 4, 5], [0, 1, 2]]
+    assert opened(None) == [[1, 2, 3]]
+
+
 def test_additive_weights_depend_on_the_query(backend: SimpleNamespace):
     """Without its tanh the score is a sum, and the query cancels in the softmax."""
     queries, keys, w_v = (
