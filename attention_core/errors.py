@@ -53,6 +53,7 @@ ADVICE = {
     "input_size": "Make the layer with the input_size of the inputs.",
     "num_layers": "Give one state for each recurrent layer: decoder and encoder have the same num_layers.",
     "num_layers - 1": "Give one mask for each recurrent layer but the top one.",
+    "earlier": "Give every mask one row for each query, or one row for all.",
     "steps": "Give every step its own row, or one row for all steps.",
     "positions": "Make the layer with a position for each key.",
     "value_size": "Make the layer with the value_size of the values.",
@@ -66,7 +67,7 @@ ADVICE = {
 HIDING = ("key_padding_mask",)
 """Masks in which True means 'hidden'."""
 
-NUMBERS = ("valid_lens", "offset")
+NUMBERS = ("valid_lens", "offset", "position")
 """Integer arguments that may be lists, or a number where all sequences may share one."""
 
 NOT_CAST = {

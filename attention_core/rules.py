@@ -38,6 +38,8 @@ def position_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[st
     Raises: ShapeError.
     """
     num_keys, positions = given.get("num_keys", axes.get("keys")), given.get("num_positions", axes.get("positions"))
+    if num_keys is not None and "position" in given and given["position"] is None:
+        num_keys += axes.get("steps", 0)  # those that extend a memory
     if num_keys is not None and positions is not None and num_keys > positions:
         title = title if "num_keys" in given else "LocationAttention"
         raise ShapeError(

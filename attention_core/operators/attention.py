@@ -17,6 +17,7 @@ from attention_core.operators.common import (
     MASK,
     NADARAYA,
     NEED_WEIGHTS,
+    POSITION,
     SCALE,
     SOFTCAP,
     TIME_MAJOR,
@@ -56,6 +57,35 @@ HIDDEN = (
 )
 
 
+def of_steps(tensor: Tensor) -> Tensor:
+    """The tensor with further steps in place of keys."""
+    return replace(tensor, axes=tuple("steps" if axis == "keys" else axis for axis in tensor.axes))
+
+
+def extension(layer: str, given: tuple[Tensor, ...], memory: tuple[Tensor, ...], rules: tuple[Rule, ...]) -> Operator:
+    """The method that adds steps to a memory; given is what `prepare` takes."""
+    mask = memory[-1]
+    past = replace(mask, axes=tuple("earlier" if axis == "queries" else axis for axis in mask.axes))
+    return Operator(
+        name=f"{layer}.extend",
+        summary="Add the keys and values of further steps to a prepared memory.",
+        formula=(
+            "memory' = [memory; steps], with steps = prepare(keys, values, valid_lens, mask);  with position, "
+            "memory'[b, position[b] + t] = steps[b, t], and memory'[b, j] = memory[b, j] at every other key j"
+        ),
+        source="this specification",
+        tensors=(*memory[:-1], past, *map(of_steps, given)),
+        keyword_tensors=(POSITION,),
+        outputs=memory,
+        rules=rules,
+        notes=(
+            "A key of the memory that any query could attend to is open to all later ones. With position, the memory "
+            "keeps its number of keys, as compilers need it: prepare one with hidden keys as room, whose valid_lens "
+            "are the first position. A step beyond the last key is left out."
+        ),
+    )
+
+
 def _attention_methods(
     layer: str,
     formula: str,
@@ -74,22 +104,24 @@ def _attention_methods(
     memory_keys = Tensor("memory.keys", ("batch", key_heads, "keys", memory_axis), "prepared keys")
     memory_values = Tensor("memory.values", values.axes, "prepared values")
     memory_mask = Tensor("memory.mask", MASK.axes, "valid_lens and mask combined", "boolean", True, True)
+    given, memory = (keys, values, VALID_LENS, MASK), (memory_keys, memory_values, memory_mask)
     return (
         Operator(
             name=f"{layer}.prepare",
             summary="Project the keys and zero what no query may attend to, once for many queries.",
             formula="memory = (projected keys, values, mask), with keys and values 0 where no query may attend",
             source="this specification",
-            tensors=(keys, values, VALID_LENS, MASK),
-            outputs=(memory_keys, memory_values, memory_mask),
+            tensors=given,
+            outputs=memory,
             rules=(position_for_each_key, *in_groups),
         ),
+        extension(layer, given, memory, (position_for_each_key, *in_groups)),
         Operator(
             name=f"{layer}.attend",
             summary="Attend with queries to a prepared memory.",
             formula=formula,
             source=source,
-            tensors=(queries, memory_keys, memory_values, memory_mask),
+            tensors=(queries, *memory),
             options=(NEED_WEIGHTS,),
             keyword_tensors=keywords,
             outputs=(CONTEXT, WEIGHTS),
@@ -101,7 +133,7 @@ def _attention_methods(
             summary="Prepare the keys and values, and attend to them.",
             formula=formula,
             source=source,
-            tensors=(queries, keys, values, VALID_LENS, MASK),
+            tensors=(queries, *given),
             options=(NEED_WEIGHTS,),
             keyword_tensors=keywords,
             outputs=(CONTEXT, WEIGHTS),

@@ -65,6 +65,13 @@ BIAS = Tensor(
 )
 ALL_HEADS = "A mask has as many axes as the scores; lengths apply to all heads."
 OFFSET = Tensor("offset", ("batch?",), "position of the first query among the keys; 0 if None", "integer", True)
+POSITION = Tensor(
+    "position",
+    ("batch?",),
+    "number of the key that the first step replaces; behind the last key if None",
+    "integer",
+    True,
+)
 DROPOUT_MASK = Tensor(
     "dropout_mask",
     ("batch", "heads?", "queries", "keys"),

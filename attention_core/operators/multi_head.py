@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attention_core.errors import OptionError
-from attention_core.operators.attention import _QUERY_SIZE, CAPPED_SCORES, HIDDEN, score_option, scored
+from attention_core.operators.attention import _QUERY_SIZE, CAPPED_SCORES, HIDDEN, extension, score_option, scored
 from attention_core.operators.common import (
     AINSLIE,
     BIAS,
@@ -149,6 +149,12 @@ MULTI_HEAD_ATTENTION = Layer(
             tensors=(_HEADS_KEYS, _HEADS_VALUES, VALID_LENS, MASK),
             outputs=_HEADS_MEMORY,
             rules=(position_for_each_key,),
+        ),
+        extension(
+            "MultiHeadAttention",
+            (_HEADS_KEYS, _HEADS_VALUES, VALID_LENS, MASK),
+            _HEADS_MEMORY,
+            (position_for_each_key,),
         ),
         Operator(
             name="MultiHeadAttention.attend",

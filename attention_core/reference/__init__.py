@@ -16,6 +16,7 @@ from attention_core.reference import (
     hard,
     local,
     masking,
+    memory,
     multi_head,
     parameters,
     pooling,
@@ -32,6 +33,7 @@ from attention_core.reference.encoders import *
 from attention_core.reference.hard import *
 from attention_core.reference.local import *
 from attention_core.reference.masking import *
+from attention_core.reference.memory import *
 from attention_core.reference.multi_head import *
 from attention_core.reference.parameters import *
 from attention_core.reference.pooling import *
@@ -49,6 +51,7 @@ __all__ = [
     *hard.__all__,
     *local.__all__,
     *masking.__all__,
+    *memory.__all__,
     *multi_head.__all__,
     *parameters.__all__,
     *pooling.__all__,

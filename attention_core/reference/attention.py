@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.reference.arrays import Specified, inner, linear, promote
-from attention_core.reference.masking import attention_mask, biased, open_keys
+from attention_core.reference.masking import biased, open_keys
+from attention_core.reference.memory import Memory, extended, zero_masked
 from attention_core.reference.pooling import for_each_head, pool
 from attention_core.reference.scoring import (
     additive_score,
@@ -30,7 +31,6 @@ from attention_core.reference.scoring import (
 from attention_core.specification import Layer, Part
 
 __all__ = [
-    "Memory",
     "DotProductAttention",
     "AdditiveAttention",
     "GeneralAttention",
@@ -39,18 +39,6 @@ __all__ = [
     "LocationAttention",
     "KernelAttention",
 ]
-
-
-class Memory(NamedTuple):
-    """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`.
-
-    Shapes: keys (batch, keys, features of a prepared key), values (batch, keys, value_features), both with heads after
-    batch or without; mask as in attention_mask, or None where everything is open.
-    """
-
-    keys: np.ndarray
-    values: np.ndarray
-    mask: np.ndarray | None
 
 
 class Attention(Specified):
@@ -99,6 +87,49 @@ class Attention(Specified):
             self._to_batch_first(promote(keys)), self._to_batch_first(promote(values)), valid_lens, mask
         )
         return memory._replace(keys=self._project(memory.keys))
+
+    def extend(
+        self,
+        memory: Memory,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        position: np.ndarray | None = None,
+    ) -> Memory:
+        """Add the keys and values of further steps to a prepared memory.
+
+        memory' = [memory; steps], with steps = prepare(keys, values, valid_lens, mask)
+        with position, memory'[b, position[b] + t] = steps[b, t], and memory'[b, j] = memory[b, j] at every other key j
+
+        A key of the memory that any query could attend to is open to all later ones. With position, the memory keeps
+        its number of keys, as compilers need it: prepare one with hidden keys as room, whose valid_lens are the first
+        position. A step beyond the last key is left out.
+
+        Args:
+            memory: as `prepare` returns it
+            keys: (batch, [key_heads or heads], steps, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads or heads], steps, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], queries, steps), each axis its size or 1; True where a query
+                may attend to a key; combined with valid_lens by logical and
+            position (default None): integers (batch,); number of the key that the first step replaces; behind the last
+                key if None
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
+        """
+        self._check(
+            "extend", memory=memory, keys=keys, values=values, valid_lens=valid_lens, mask=mask, position=position
+        )
+        return extended(memory, self.prepare(keys, values, valid_lens, mask), position)
 
     def attend(
         self,
@@ -496,18 +527,3 @@ class ScoredAttention(Attention):
         """Score by the layer of the score."""
         self.scored.parameters = inner(self.parameters, "scored.")
         return self.scored._score(queries, keys)
-
-
-def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarray | None) -> Memory:
-    """Set keys and values to 0 where no query may attend to them; combine lengths and mask."""
-    allowed = attention_mask(keys.shape[-2], valid_lens, mask)
-    if allowed is None:
-        return Memory(keys, values, None)
-    if mask is None and keys.ndim == 4:
-        allowed = allowed[:, None]
-    seen = allowed.any(axis=-2)
-    if keys.ndim >= 4 and allowed.ndim == 4 and allowed.shape[1] > keys.shape[-3]:  # heads in groups
-        groups = keys.shape[-3], seen.shape[1] // keys.shape[-3]
-        seen = seen.reshape(seen.shape[0], *groups, seen.shape[-1]).any(axis=2)
-    seen = np.expand_dims(seen, -1)
-    return Memory(np.where(seen, keys, 0.0), np.where(seen, values, 0.0), allowed)

@@ -8,10 +8,11 @@ import numpy as np
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from attention_core.reference.arrays import Specified, align, inner, linear, optional, promote
-from attention_core.reference.attention import LAYERS, Memory, attention_layer, zero_masked
+from attention_core.reference.attention import LAYERS, attention_layer
 from attention_core.reference.encoders import embed, known_tokens
 from attention_core.reference.local import LocalAttention
 from attention_core.reference.masking import attention_mask
+from attention_core.reference.memory import Memory, zero_masked
 from attention_core.reference.pooling import average
 from attention_core.reference.recurrent import recurrent_layer
 from attention_core.reference.search import beam_search, greedy_search

@@ -8,8 +8,9 @@ import numpy as np
 
 from attention_core.operators.hard import HARD_ATTENTION
 from attention_core.reference.arrays import promote
-from attention_core.reference.attention import Memory, ScoredAttention
+from attention_core.reference.attention import ScoredAttention
 from attention_core.reference.masking import open_keys
+from attention_core.reference.memory import Memory
 from attention_core.reference.pooling import average
 from attention_core.specification import Layer
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from attention_core.reference.arrays import align, linear, promote
-from attention_core.reference.attention import Memory, ScoredAttention
+from attention_core.reference.attention import ScoredAttention
 from attention_core.reference.masking import open_keys
+from attention_core.reference.memory import Memory
 from attention_core.reference.pooling import pool
 from attention_core.reference.recurrent import sigmoid
 from attention_core.specification import Layer

@@ -10,8 +10,9 @@ import numpy as np
 from attention_core.differentiation import gradients
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from attention_core.reference.arrays import check, linear, promote
-from attention_core.reference.attention import Memory, ScoredAttention
+from attention_core.reference.attention import ScoredAttention
 from attention_core.reference.masking import attention_mask, biased
+from attention_core.reference.memory import Memory
 from attention_core.reference.pooling import for_each_head, pool
 from attention_core.specification import Layer
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_core.reference.attention import Memory
+from attention_core.reference.memory import Memory
 
 Step = Callable[[np.ndarray, Any, Memory], tuple[np.ndarray, Any, np.ndarray]]
 """(logits, state, weights) of one token for each row, as a decoder's step returns them."""

@@ -12,6 +12,7 @@ from backends.jax import (
     hard,
     local,
     masking,
+    memory,
     multi_head,
     parameters,
     pooling,
@@ -28,6 +29,7 @@ from backends.jax.encoders import *
 from backends.jax.hard import *
 from backends.jax.local import *
 from backends.jax.masking import *
+from backends.jax.memory import *
 from backends.jax.multi_head import *
 from backends.jax.parameters import *
 from backends.jax.pooling import *
@@ -45,6 +47,7 @@ __all__ = [
     *hard.__all__,
     *local.__all__,
     *masking.__all__,
+    *memory.__all__,
     *multi_head.__all__,
     *parameters.__all__,
     *pooling.__all__,

@@ -13,7 +13,7 @@ __all__ = ["from_numpy", "to_numpy"]
 Lengths: TypeAlias = jax.Array | Sequence[int] | Sequence[Sequence[int]]
 """A length for each sequence, or one for each of its queries."""
 Offset: TypeAlias = jax.Array | Sequence[int] | int
-"""The position of the first query among the keys, of each sequence or of all."""
+"""A position among the keys, of each sequence or of all."""
 
 Tree = TypeVar("Tree")
 

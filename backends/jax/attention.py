@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +20,14 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
-from backends.jax.arrays import Lengths
+from backends.jax.arrays import Lengths, Offset
 from backends.jax.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_attention
 from backends.jax.blocked.choice import use_blocks
 from backends.jax.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
-from backends.jax.masking import _attention_mask, aligned, biased, open_keys, open_to, softmax_over
+from backends.jax.masking import aligned, biased, open_keys, open_to, softmax_over
+from backends.jax.memory import Memory, extended, in_heads, one_mask, zero_masked
 from backends.jax.module import Specified, at_dtype, cast, drawn, drawn_mask, dropout_layer, drops
-from backends.jax.pooling import average, for_each_head
+from backends.jax.pooling import average
 from backends.jax.scoring import (
     _additive_score,
     _cosine_score,
@@ -37,7 +38,6 @@ from backends.jax.scoring import (
 )
 
 __all__ = [
-    "Memory",
     "DotProductAttention",
     "AdditiveAttention",
     "GeneralAttention",
@@ -49,14 +49,6 @@ __all__ = [
 
 Answer = tuple[jax.Array, jax.Array | Any]
 """Context and weights, which are None without need_weights."""
-
-
-class Memory(NamedTuple):
-    """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`."""
-
-    keys: jax.Array
-    values: jax.Array
-    mask: jax.Array | None
 
 
 class Attention(Specified):
@@ -98,6 +90,49 @@ class Attention(Specified):
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return self._prepare(keys, values, valid_lens, mask)
+
+    @at_dtype
+    def extend(
+        self,
+        memory: Memory,
+        keys: jax.Array,
+        values: jax.Array,
+        valid_lens: Lengths | None = None,
+        mask: jax.Array | None = None,
+        *,
+        position: Offset | None = None,
+    ) -> Memory:
+        """Add the keys and values of further steps to a prepared memory.
+
+        memory' = [memory; steps], with steps = prepare(keys, values, valid_lens, mask)
+        with position, memory'[b, position[b] + t] = steps[b, t], and memory'[b, j] = memory[b, j] at every other key j
+
+        A key of the memory that any query could attend to is open to all later ones. With position, the memory keeps
+        its number of keys, as compilers need it: prepare one with hidden keys as room, whose valid_lens are the first
+        position. A step beyond the last key is left out.
+
+        Args:
+            memory: as `prepare` returns it
+            keys: (batch, [key_heads or heads], steps, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads or heads], steps, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], queries, steps), each axis its size or 1; True where a query
+                may attend to a key; combined with valid_lens by logical and
+            position (default None): integers (batch,); number of the key that the first step replaces; behind the last
+                key if None
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
+        """
+        given: dict[str, Any] = {"valid_lens": valid_lens, "mask": mask, "position": position}
+        self._check("extend", memory=memory, keys=keys, values=values, **given)
+        return extended(memory, self._prepare(keys, values, valid_lens, mask), position)
 
     @at_dtype
     def attend(
@@ -708,28 +743,4 @@ class ScoredAttention(Attention):
         return self.scored._score(queries, keys)
 
 
-def in_heads(memory: Memory, queries: jax.Array) -> Memory:
-    """The memory with as many heads of keys and values as the queries have."""
-    keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
-    return memory._replace(keys=keys, values=values)
-
-
-def zero_masked(keys: jax.Array, values: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None) -> Memory:
-    """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
-    allowed = one_mask(keys, valid_lens, mask)
-    if allowed is None:
-        return Memory(keys, values, None)
-    seen = jnp.any(allowed, axis=-2)
-    if keys.ndim == 4 and seen.shape[1] > keys.shape[1]:  # heads in groups
-        seen = jnp.any(seen.reshape(len(seen), keys.shape[1], seen.shape[1] // keys.shape[1], seen.shape[-1]), axis=2)
-    seen = seen[..., None]
-    return Memory(jnp.where(seen, keys, 0.0), jnp.where(seen, values, 0.0), allowed)
-
-
 # ------------------------------------------------------------------------------------------------ particular to JAX
-
-
-def one_mask(keys: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None) -> jax.Array | None:
-    """Join lengths and mask, with an axis for heads if the keys have one."""
-    allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
-    return allowed if allowed is None or allowed.ndim == keys.ndim else allowed[:, None]

@@ -13,8 +13,9 @@ from jax.typing import DTypeLike
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.jax.arrays import Lengths, varying
-from backends.jax.attention import LAYERS, Memory, attention_layer, zero_masked
+from backends.jax.attention import LAYERS, attention_layer
 from backends.jax.local import LocalAttention
+from backends.jax.memory import Memory, zero_masked
 from backends.jax.module import Specified, at_dtype, cast, check_ids, drawn, drawn_mask, dropout_layer
 from backends.jax.pooling import average
 from backends.jax.recurrent import recurrent_layer

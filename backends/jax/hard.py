@@ -11,8 +11,9 @@ from jax.typing import DTypeLike
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.jax.arrays import Lengths
-from backends.jax.attention import Answer, Memory, ScoredAttention, attention_layer
+from backends.jax.attention import Answer, ScoredAttention, attention_layer
 from backends.jax.masking import open_keys, precise
+from backends.jax.memory import Memory
 from backends.jax.module import at_dtype
 from backends.jax.pooling import average
 

@@ -11,8 +11,9 @@ from jax.typing import DTypeLike
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.jax.arrays import Lengths, Offset
-from backends.jax.attention import Answer, Memory, ScoredAttention, attention_layer
+from backends.jax.attention import Answer, ScoredAttention, attention_layer
 from backends.jax.masking import distances, precise
+from backends.jax.memory import Memory
 from backends.jax.module import at_dtype, drawn, drawn_mask
 from backends.jax.pooling import _attention_pooling
 

@@ -14,8 +14,9 @@ from jax.typing import DTypeLike
 from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.jax.arrays import Lengths
-from backends.jax.attention import Answer, Memory, ScoredAttention, attention_layer
+from backends.jax.attention import Answer, ScoredAttention, attention_layer
 from backends.jax.masking import _attention_mask, open_to
+from backends.jax.memory import Memory
 from backends.jax.module import at_dtype, dropout_layer
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]

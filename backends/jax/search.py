@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from backends.jax.arrays import varying
-from backends.jax.attention import Memory
+from backends.jax.memory import Memory
 
 Step = Callable[..., tuple[jax.Array, Any, jax.Array]]
 """(logits, state, weights) of one token for each row, as a decoder's step returns them; a Partial of it."""

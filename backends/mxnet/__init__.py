@@ -27,6 +27,7 @@ from backends.mxnet import (
     hard,
     local,
     masking,
+    memory,
     multi_head,
     parameters,
     pooling,
@@ -43,6 +44,7 @@ from backends.mxnet.encoders import *
 from backends.mxnet.hard import *
 from backends.mxnet.local import *
 from backends.mxnet.masking import *
+from backends.mxnet.memory import *
 from backends.mxnet.multi_head import *
 from backends.mxnet.parameters import *
 from backends.mxnet.pooling import *
@@ -62,6 +64,7 @@ __all__ = [
     *hard.__all__,
     *local.__all__,
     *masking.__all__,
+    *memory.__all__,
     *multi_head.__all__,
     *parameters.__all__,
     *pooling.__all__,

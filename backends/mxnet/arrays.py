@@ -17,7 +17,7 @@ __all__ = ["from_numpy", "to_numpy"]
 Lengths: TypeAlias = np.ndarray | Sequence[int] | Sequence[Sequence[int]]
 """A length for each sequence, or one for each of its queries."""
 Offset: TypeAlias = np.ndarray | Sequence[int] | int
-"""The position of the first query among the keys, of each sequence or of all."""
+"""A position among the keys, of each sequence or of all."""
 
 
 def from_numpy(array: numpy.ndarray, device: str = "cpu") -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import mxnet as mx
 from mxnet import np, npx
@@ -18,10 +18,11 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
-from backends.mxnet.arrays import Lengths
-from backends.mxnet.masking import _attention_mask, biased, open_keys, open_to, softmax_over
+from backends.mxnet.arrays import Lengths, Offset
+from backends.mxnet.masking import biased, open_keys, open_to, softmax_over
+from backends.mxnet.memory import Memory, extended, in_heads, zero_masked
 from backends.mxnet.module import Number, Specified, Uniform, drawn_mask, initialise, linear, projected
-from backends.mxnet.pooling import average, for_each_head, shown
+from backends.mxnet.pooling import average
 from backends.mxnet.scoring import (
     _additive_score,
     _cosine_score,
@@ -32,7 +33,6 @@ from backends.mxnet.scoring import (
 )
 
 __all__ = [
-    "Memory",
     "DotProductAttention",
     "AdditiveAttention",
     "GeneralAttention",
@@ -44,14 +44,6 @@ __all__ = [
 
 Answer = tuple[np.ndarray, np.ndarray | Any]
 """Context and weights, which are None without need_weights."""
-
-
-class Memory(NamedTuple):
-    """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`."""
-
-    keys: np.ndarray
-    values: np.ndarray
-    mask: np.ndarray | None
 
 
 class Attention(Specified):
@@ -92,6 +84,48 @@ class Attention(Specified):
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return self._prepare(keys, values, valid_lens, mask)
+
+    def extend(
+        self,
+        memory: Memory,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: Lengths | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        position: Offset | None = None,
+    ) -> Memory:
+        """Add the keys and values of further steps to a prepared memory.
+
+        memory' = [memory; steps], with steps = prepare(keys, values, valid_lens, mask)
+        with position, memory'[b, position[b] + t] = steps[b, t], and memory'[b, j] = memory[b, j] at every other key j
+
+        A key of the memory that any query could attend to is open to all later ones. With position, the memory keeps
+        its number of keys, as compilers need it: prepare one with hidden keys as room, whose valid_lens are the first
+        position. A step beyond the last key is left out.
+
+        Args:
+            memory: as `prepare` returns it
+            keys: (batch, [key_heads or heads], steps, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads or heads], steps, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], queries, steps), each axis its size or 1; True where a query
+                may attend to a key; combined with valid_lens by logical and
+            position (default None): integers (batch,); number of the key that the first step replaces; behind the last
+                key if None
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
+        """
+        given: dict[str, Any] = {"valid_lens": valid_lens, "mask": mask, "position": position}
+        self._check("extend", memory=memory, keys=keys, values=values, **given)
+        return extended(memory, self._prepare(keys, values, valid_lens, mask), position)
 
     def attend(
         self,
@@ -663,24 +697,3 @@ class ScoredAttention(Attention):
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Score by the layer of the score."""
         return self.scored._score(queries, keys)
-
-
-def in_heads(memory: Memory, queries: np.ndarray) -> Memory:
-    """The memory with as many heads of keys and values as the queries have."""
-    keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
-    return memory._replace(keys=keys, values=values)
-
-
-def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None, mask: np.ndarray | None) -> Memory:
-    """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
-    allowed = _attention_mask(keys.shape[-2], valid_lens, mask, keys.ctx)
-    if allowed is None:
-        return Memory(keys, values, None)
-    if allowed.ndim < keys.ndim:
-        allowed = allowed[:, None]
-    seen = np.any(allowed, axis=-2)
-    if keys.ndim == 4 and seen.shape[1] > keys.shape[1]:  # heads in groups
-        seen = np.any(seen.reshape(len(seen), keys.shape[1], seen.shape[1] // keys.shape[1], seen.shape[-1]), axis=2)
-    seen = np.expand_dims(seen, -1)
-    visible = shown(seen, keys)
-    return Memory(visible, visible if values is keys else shown(seen, values), allowed)  # a decoder's are the same

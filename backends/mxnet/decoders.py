@@ -10,9 +10,10 @@ from mxnet import autograd, np, npx
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.mxnet.arrays import Lengths
-from backends.mxnet.attention import LAYERS, Memory, attention_layer, zero_masked
+from backends.mxnet.attention import LAYERS, attention_layer
 from backends.mxnet.encoders import embedding
 from backends.mxnet.local import LocalAttention
+from backends.mxnet.memory import Memory, zero_masked
 from backends.mxnet.module import Specified, Uniform, check_ids, drawn_mask, initialise, linear, projected
 from backends.mxnet.pooling import average, shown
 from backends.mxnet.recurrent import recurrent_layer

@@ -9,8 +9,9 @@ from mxnet import np
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.mxnet.arrays import Lengths
-from backends.mxnet.attention import Answer, Attention, Memory, ScoredAttention, attention_layer
+from backends.mxnet.attention import Answer, Attention, ScoredAttention, attention_layer
 from backends.mxnet.masking import open_keys, positions
+from backends.mxnet.memory import Memory
 from backends.mxnet.module import initialise
 from backends.mxnet.pooling import average
 

@@ -9,8 +9,9 @@ from mxnet import np, npx
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.mxnet.arrays import Lengths, Offset
-from backends.mxnet.attention import Answer, Attention, Memory, ScoredAttention, attention_layer
+from backends.mxnet.attention import Answer, Attention, ScoredAttention, attention_layer
 from backends.mxnet.masking import distances, positions, precise
+from backends.mxnet.memory import Memory
 from backends.mxnet.module import Uniform, drawn_mask, initialise, linear, projected
 from backends.mxnet.pooling import _attention_pooling
 

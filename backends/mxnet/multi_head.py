@@ -10,8 +10,9 @@ from mxnet import autograd, np
 
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.mxnet.arrays import Lengths, check
-from backends.mxnet.attention import Answer, Attention, Memory, ScoredAttention, attention_layer
+from backends.mxnet.attention import Answer, Attention, ScoredAttention, attention_layer
 from backends.mxnet.masking import _attention_mask, positions
+from backends.mxnet.memory import Memory
 from backends.mxnet.module import initialise, linear, projected
 from backends.mxnet.pooling import shown
 

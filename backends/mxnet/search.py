@@ -7,7 +7,7 @@ from typing import Any
 
 from mxnet import np
 
-from backends.mxnet.attention import Memory
+from backends.mxnet.memory import Memory
 
 Step = Callable[[np.ndarray, Any, Memory], tuple[np.ndarray, Any, np.ndarray]]
 """(logits, state, weights) of one token for each row, as a decoder's step returns them."""

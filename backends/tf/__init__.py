@@ -27,6 +27,7 @@ from backends.tf import (
     hard,
     local,
     masking,
+    memory,
     multi_head,
     parameters,
     pooling,
@@ -43,6 +44,7 @@ from backends.tf.encoders import *
 from backends.tf.hard import *
 from backends.tf.local import *
 from backends.tf.masking import *
+from backends.tf.memory import *
 from backends.tf.multi_head import *
 from backends.tf.parameters import *
 from backends.tf.pooling import *
@@ -60,6 +62,7 @@ __all__ = [
     *hard.__all__,
     *local.__all__,
     *masking.__all__,
+    *memory.__all__,
     *multi_head.__all__,
     *parameters.__all__,
     *pooling.__all__,

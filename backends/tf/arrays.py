@@ -13,7 +13,7 @@ __all__ = ["from_numpy", "to_numpy"]
 Lengths: TypeAlias = tf.Tensor | Sequence[int] | Sequence[Sequence[int]]
 """A length for each sequence, or one for each of its queries."""
 Offset: TypeAlias = tf.Tensor | Sequence[int] | int
-"""The position of the first query among the keys, of each sequence or of all."""
+"""A position among the keys, of each sequence or of all."""
 
 DEVICES = {"cpu": "/device:CPU:0", "cuda": "/device:GPU:0"}
 """TensorFlow's names of the judge's devices."""

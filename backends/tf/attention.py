@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -19,14 +19,15 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
-from backends.tf.arrays import Lengths, lengths
+from backends.tf.arrays import Lengths, Offset, lengths
 from backends.tf.blocked.additive import ADDITIVE_MIN_ELEMENTS, SEQUENCE_MIN_ELEMENTS, blocked_additive_attention
 from backends.tf.blocked.choice import has_tangents, threshold, use_blocks
 from backends.tf.blocked.decoder_steps import Scoring
 from backends.tf.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
-from backends.tf.masking import _attention_mask, aligned, biased, open_keys, open_to, size, softmax_over
+from backends.tf.masking import aligned, biased, open_keys, open_to, size, softmax_over
+from backends.tf.memory import Memory, extended, in_heads, zero_masked
 from backends.tf.module import Specified, chosen, drawn, drawn_mask, is_usual, joined, projected
-from backends.tf.pooling import average, for_each_head
+from backends.tf.pooling import average
 from backends.tf.scoring import (
     _additive_score,
     _cosine_score,
@@ -37,7 +38,6 @@ from backends.tf.scoring import (
 )
 
 __all__ = [
-    "Memory",
     "DotProductAttention",
     "AdditiveAttention",
     "GeneralAttention",
@@ -49,14 +49,6 @@ __all__ = [
 
 Answer = tuple[tf.Tensor, tf.Tensor | Any]
 """Context and weights, which are None without need_weights."""
-
-
-class Memory(NamedTuple):
-    """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`."""
-
-    keys: tf.Tensor
-    values: tf.Tensor
-    mask: tf.Tensor | None
 
 
 class Attention(Specified):
@@ -102,6 +94,49 @@ class Attention(Specified):
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         keys, values = self._cast((keys, values))
         return self._prepare(keys, values, valid_lens, mask)
+
+    def extend(
+        self,
+        memory: Memory,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        valid_lens: Lengths | None = None,
+        mask: tf.Tensor | None = None,
+        *,
+        position: Offset | None = None,
+    ) -> Memory:
+        """Add the keys and values of further steps to a prepared memory.
+
+        memory' = [memory; steps], with steps = prepare(keys, values, valid_lens, mask)
+        with position, memory'[b, position[b] + t] = steps[b, t], and memory'[b, j] = memory[b, j] at every other key j
+
+        A key of the memory that any query could attend to is open to all later ones. With position, the memory keeps
+        its number of keys, as compilers need it: prepare one with hidden keys as room, whose valid_lens are the first
+        position. A step beyond the last key is left out.
+
+        Args:
+            memory: as `prepare` returns it
+            keys: (batch, [key_heads or heads], steps, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads or heads], steps, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], queries, steps), each axis its size or 1; True where a query
+                may attend to a key; combined with valid_lens by logical and
+            position (default None): integers (batch,); number of the key that the first step replaces; behind the last
+                key if None
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
+        """
+        given: dict[str, Any] = {"valid_lens": valid_lens, "mask": mask, "position": position}
+        self._check("extend", memory=memory, keys=keys, values=values, **given)
+        keys, values = self._cast((keys, values))
+        return extended(memory, self._prepare(keys, values, valid_lens, mask), position)
 
     def attend(
         self,
@@ -752,25 +787,3 @@ class ScoredAttention(Attention):
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
         """Score by the layer of the score."""
         return self.scored._score(queries, keys)
-
-
-def in_heads(memory: Memory, queries: tf.Tensor) -> Memory:
-    """The memory with as many heads of keys and values as the queries have."""
-    keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
-    return memory._replace(keys=keys, values=values)
-
-
-def zero_masked(keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None) -> Memory:
-    """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
-    allowed = _attention_mask(size(keys, -2), valid_lens, mask)
-    if allowed is None:
-        return Memory(keys, values, None)
-    if allowed.shape.rank < keys.shape.rank:
-        allowed = allowed[:, None]
-    seen = tf.reduce_any(allowed, axis=-2)
-    if keys.shape.rank == 4 and allowed.shape[1] not in (1, keys.shape[1]):  # heads in groups
-        groups = size(keys, 1), size(seen, 1) // size(keys, 1)
-        seen = tf.reshape(seen, (size(seen, 0), *groups, size(seen, -1)))
-        seen = tf.reduce_any(seen, axis=2)
-    seen = tf.expand_dims(seen, axis=-1)
-    return Memory(tf.where(seen, keys, 0.0), tf.where(seen, values, 0.0), allowed)

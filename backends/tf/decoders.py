@@ -11,10 +11,11 @@ import tensorflow as tf
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.tf.arrays import Lengths, lengths
-from backends.tf.attention import LAYERS, Answer, Memory, attention_layer, zero_masked
+from backends.tf.attention import LAYERS, Answer, attention_layer
 from backends.tf.blocked.decoder_steps import blocked_steps, is_shared, takes_steps
 from backends.tf.local import LocalAttention
 from backends.tf.masking import size
+from backends.tf.memory import Memory, zero_masked
 from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask, is_usual, joined, projected
 from backends.tf.pooling import average
 from backends.tf.recurrent import recurrent_layer

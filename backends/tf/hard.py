@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.tf.arrays import Lengths, lengths
-from backends.tf.attention import Answer, Memory, ScoredAttention, attention_layer
+from backends.tf.attention import Answer, ScoredAttention, attention_layer
 from backends.tf.masking import open_keys, precise
+from backends.tf.memory import Memory
 from backends.tf.module import chosen
 from backends.tf.pooling import average
 

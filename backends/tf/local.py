@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.tf.arrays import Lengths, Offset, lengths
-from backends.tf.attention import Answer, Memory, ScoredAttention, attention_layer
+from backends.tf.attention import Answer, ScoredAttention, attention_layer
 from backends.tf.masking import distances, precise, size
+from backends.tf.memory import Memory
 from backends.tf.module import chosen, drawn, drawn_mask
 from backends.tf.pooling import _attention_pooling
 

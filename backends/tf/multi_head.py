@@ -11,8 +11,9 @@ import tensorflow as tf
 from attention_core.errors import check
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.tf.arrays import Lengths, lengths
-from backends.tf.attention import Answer, Memory, ScoredAttention, attention_layer
+from backends.tf.attention import Answer, ScoredAttention, attention_layer
 from backends.tf.masking import _attention_mask, open_to, size
+from backends.tf.memory import Memory
 from backends.tf.module import chosen, joined, projected
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]

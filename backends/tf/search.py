@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from backends.tf.attention import Memory
 from backends.tf.masking import precise, size
+from backends.tf.memory import Memory
 
 Step = Callable[[tf.Tensor, Any, Memory], tuple[tf.Tensor, Any, tf.Tensor]]
 """(logits, state, weights) of one token for each row, as a decoder's step returns them."""

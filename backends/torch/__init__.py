@@ -12,6 +12,7 @@ from backends.torch import (
     hard,
     local,
     masking,
+    memory,
     multi_head,
     parameters,
     pooling,
@@ -28,6 +29,7 @@ from backends.torch.encoders import *
 from backends.torch.hard import *
 from backends.torch.local import *
 from backends.torch.masking import *
+from backends.torch.memory import *
 from backends.torch.multi_head import *
 from backends.torch.parameters import *
 from backends.torch.pooling import *
@@ -45,6 +47,7 @@ __all__ = [
     *hard.__all__,
     *local.__all__,
     *masking.__all__,
+    *memory.__all__,
     *multi_head.__all__,
     *parameters.__all__,
     *pooling.__all__,

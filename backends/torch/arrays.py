@@ -18,7 +18,7 @@ __all__ = ["from_numpy", "to_numpy"]
 Lengths: TypeAlias = torch.Tensor | Sequence[int] | Sequence[Sequence[int]]
 """A length for each sequence, or one for each of its queries."""
 Offset: TypeAlias = torch.Tensor | Sequence[int] | int
-"""The position of the first query among the keys, of each sequence or of all."""
+"""A position among the keys, of each sequence or of all."""
 
 
 def from_numpy(array: np.ndarray, device: str = "cpu") -> torch.Tensor:

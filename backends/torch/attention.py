@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import _register_namedtuple
 
 from attention_core.operators.attention import (
     ADDITIVE_ATTENTION,
@@ -19,14 +18,15 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
-from backends.torch.arrays import Lengths
+from backends.torch.arrays import Lengths, Offset
 from backends.torch.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_attention
 from backends.torch.blocked.choice import use_blocks
 from backends.torch.blocked.decoder_steps import Scoring
 from backends.torch.blocked.dot_product import DOT_MIN_ELEMENTS, dot_attention
-from backends.torch.masking import _attention_mask, aligned, biased, open_keys, open_to, softmax_over
+from backends.torch.masking import aligned, biased, open_keys, open_to, softmax_over
+from backends.torch.memory import Memory, extended, in_heads, zero_masked
 from backends.torch.module import Matrix, Specified, as_module, drawn, drawn_mask, has_hooks
-from backends.torch.pooling import average, for_each_head
+from backends.torch.pooling import average
 from backends.torch.scoring import (
     _additive_score,
     _cosine_score,
@@ -37,7 +37,6 @@ from backends.torch.scoring import (
 )
 
 __all__ = [
-    "Memory",
     "DotProductAttention",
     "AdditiveAttention",
     "GeneralAttention",
@@ -49,17 +48,6 @@ __all__ = [
 
 Answer = tuple[torch.Tensor, torch.Tensor | Any]
 """Context and weights, which are None without need_weights."""
-
-
-class Memory(NamedTuple):
-    """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`."""
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    mask: torch.Tensor | None
-
-
-_register_namedtuple(Memory, serialized_type_name="backends.torch.Memory")  # for torch.export.save
 
 
 class Attention(Specified):
@@ -104,6 +92,48 @@ class Attention(Specified):
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return self._prepare(keys, values, valid_lens, mask)
+
+    def extend(
+        self,
+        memory: Memory,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        valid_lens: Lengths | None = None,
+        mask: torch.Tensor | None = None,
+        *,
+        position: Offset | None = None,
+    ) -> Memory:
+        """Add the keys and values of further steps to a prepared memory.
+
+        memory' = [memory; steps], with steps = prepare(keys, values, valid_lens, mask)
+        with position, memory'[b, position[b] + t] = steps[b, t], and memory'[b, j] = memory[b, j] at every other key j
+
+        A key of the memory that any query could attend to is open to all later ones. With position, the memory keeps
+        its number of keys, as compilers need it: prepare one with hidden keys as room, whose valid_lens are the first
+        position. A step beyond the last key is left out.
+
+        Args:
+            memory: as `prepare` returns it
+            keys: (batch, [key_heads or heads], steps, features or key_size or key_features); key vectors, one for each
+                value
+            values: (batch, [key_heads or heads], steps, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
+                j < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], queries, steps), each axis its size or 1; True where a query
+                may attend to a key; combined with valid_lens by logical and
+            position (default None): integers (batch,); number of the key that the first step replaces; behind the last
+                key if None
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            ShapeError: more keys than a location score has positions
+            ShapeError: heads of queries that key heads cannot share evenly
+        """
+        given: dict[str, Any] = {"valid_lens": valid_lens, "mask": mask, "position": position}
+        self._check("extend", memory=memory, keys=keys, values=values, **given)
+        return extended(memory, self._prepare(keys, values, valid_lens, mask), position)
 
     def attend(
         self,
@@ -671,25 +701,3 @@ class ScoredAttention(Attention):
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Score by the layer of the score."""
         return as_module(self.scored._score, queries, keys)
-
-
-def in_heads(memory: Memory, queries: torch.Tensor) -> Memory:
-    """The memory with as many heads of keys and values as the queries have."""
-    keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
-    return memory._replace(keys=keys, values=values)
-
-
-def zero_masked(
-    keys: torch.Tensor, values: torch.Tensor, valid_lens: Lengths | None, mask: torch.Tensor | None
-) -> Memory:
-    """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
-    allowed = _attention_mask(keys.shape[-2], valid_lens, mask, keys.device)
-    if allowed is None:
-        return Memory(keys, values, None)
-    if allowed.ndim < keys.ndim:
-        allowed = allowed[:, None]
-    seen = allowed.any(dim=-2)
-    if keys.ndim == 4 and seen.shape[1] > keys.shape[1]:  # heads in groups
-        seen = seen.unflatten(1, (keys.shape[1], seen.shape[1] // keys.shape[1])).any(dim=2)
-    hidden = ~seen.unsqueeze(-1)
-    return Memory(keys.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0), allowed)

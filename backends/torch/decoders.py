@@ -10,9 +10,10 @@ from torch.utils._pytree import _register_namedtuple
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.torch.arrays import Lengths
-from backends.torch.attention import LAYERS, Memory, attention_layer, zero_masked
+from backends.torch.attention import LAYERS, attention_layer
 from backends.torch.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.torch.local import LocalAttention
+from backends.torch.memory import Memory, zero_masked
 from backends.torch.module import (
     Specified,
     as_module,

@@ -8,8 +8,9 @@ import torch
 
 from attention_core.operators.hard import HARD_ATTENTION
 from backends.torch.arrays import Lengths
-from backends.torch.attention import Answer, Memory, ScoredAttention, attention_layer
+from backends.torch.attention import Answer, ScoredAttention, attention_layer
 from backends.torch.masking import open_keys, precise
+from backends.torch.memory import Memory
 from backends.torch.pooling import average
 
 __all__ = ["HardAttention"]

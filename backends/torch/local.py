@@ -9,8 +9,9 @@ from torch import nn
 
 from attention_core.operators.local import LOCAL_ATTENTION
 from backends.torch.arrays import Lengths, Offset
-from backends.torch.attention import Answer, Memory, ScoredAttention, attention_layer
+from backends.torch.attention import Answer, ScoredAttention, attention_layer
 from backends.torch.masking import distances, precise
+from backends.torch.memory import Memory
 from backends.torch.module import Matrix, drawn, drawn_mask
 from backends.torch.pooling import _attention_pooling
 

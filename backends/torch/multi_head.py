@@ -10,8 +10,9 @@ from torch import nn
 
 from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
 from backends.torch.arrays import Lengths, check
-from backends.torch.attention import Answer, Memory, ScoredAttention, attention_layer
+from backends.torch.attention import Answer, ScoredAttention, attention_layer
 from backends.torch.masking import _attention_mask, open_to
+from backends.torch.memory import Memory
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from backends.torch.attention import Memory
+from backends.torch.memory import Memory
 from backends.torch.module import has_values
 
 Step = Callable[[torch.Tensor, Any, Memory], tuple[torch.Tensor, Any, torch.Tensor]]

@@ -83,7 +83,7 @@ def attention_layer_cases(
     def base(sizes: Sizes, heads: bool) -> Arrays:
         return drawn_tensors(call, sizes, heads)
 
-    def by_keyword(arrays: Mapping[str, Callable[[tuple[int, ...]], np.ndarray]]) -> Arrays:
+    def by_keyword(arrays: Mapping[str, Callable[[tuple[int, ...]], np.ndarray]], sizes: Sizes = sizes) -> Arrays:
         """Those of the arrays that this layer takes, in their shapes without heads."""
         shapes = {
             tensor.name: tuple(sizes[axis.removesuffix("?")] for axis in tensor.axes if not axis.endswith("heads?"))
@@ -105,7 +105,8 @@ def attention_layer_cases(
         yield case("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs, parameters=changed)
     for gap in (25, 80) if not prefix and name in SPREAD else ():
         yield wide(case(f"gap_{gap}", f"Scores up to {gap} apart.", full, gradients=False), gap)
-    acting = by_keyword({**ACTING, "dropout_mask": lambda shape: draws.dropout_mask(name, shape, 0.3, SEED)})
+    dropping = {"dropout_mask": lambda shape: draws.dropout_mask(name, shape, 0.3, SEED)}
+    acting = by_keyword({**ACTING, **dropping})
     if "dropout_mask" in acting:
         shows = "Dropout acts on the weights; the returned ones are those before dropout."
         yield case("dropout", shows, {**full, "dropout_mask": acting["dropout_mask"]})
@@ -126,6 +127,9 @@ def attention_layer_cases(
     yield case("prepared", "Prepare, then attend: the same as a call.", masked, method="attend", options=per_head)
     shows = "Prepare, then attend, with neither lengths nor mask."
     yield case("prepared_none", shows, base(sizes, False), method="attend", dtypes=EXACT)
+    eight = {**sizes, "keys": 8}
+    more = base(eight, False) | by_keyword({**ACTING, **dropping}, eight)
+    yield from extended_cases(case, masked, more, {**config, "time_major": True})
     acting.pop("dropout_mask", None)
     yield from context_cases(name, case, base, acting, given)
     if "bias" in {tensor.name for tensor in call.keyword_tensors}:
@@ -139,6 +143,43 @@ def attention_layer_cases(
         yield case("softcap", shows, {**full, **FULLY_MASKED}, config={**config, "softcap": 0.25})
 
 
+def extended_cases(
+    case: Callable[..., Case], seven: Arrays, eight: Arrays, time_major: Mapping[str, Any]
+) -> Iterator[Case]:
+    """Cases of a memory to which steps are added, from calls with seven and eight keys.
+
+    Behind its five keys, or in the room that it has for them.
+    """
+    both, masks = ("keys", "values"), ("valid_lens", "mask")
+    first = {name: array[:, :5].copy() if name in both else array for name, array in eight.items()}
+    steps = {f"steps.{name}": eight[name][:, 5:].copy() for name in both}
+    yield case("extended", "Three steps behind five keys.", {**first, **steps}, method="extend", dtypes=EXACT)
+    mask, lens = some_mask({**ATTENTION, "queries": 3, "keys": 5}), np.array([2, 2], np.int32)
+    mask[0, :, 2] = False
+    shown = np.array([[[True, False, True]], [[False, True, True]]])
+    hidden = {name: array.copy() for name, array in {**first, **steps}.items()}
+    hidden["keys"][0, 2], hidden["values"][0, 2] = np.nan, np.inf
+    hidden["steps.keys"][0, 1], hidden["steps.values"][1, 0] = np.nan, np.inf
+    masked = {**hidden, "mask": mask, "steps.valid_lens": lens, "steps.mask": shown}
+    shows = "Keys that one of three earlier queries could attend to, and steps of which some are hidden."
+    yield case("extended_masked", shows, masked, method="extend")
+    room = {name: array.copy() for name, array in seven.items() if name not in masks}
+    for name in both:
+        room[name][0, 3:], room[name][1, 5:] = np.nan, np.inf
+    free = np.array([3, 5], np.int32)
+    given = {"mask": np.arange(7) < free[:, None, None], "steps.mask": np.arange(3) < np.array([[[2]], [[3]]])}
+    shows = "Steps in the room of a memory, as many as it has; queries, keys and values as (steps, batch, features)."
+    swapped = {
+        name: array.swapaxes(0, 1).copy() if name.rpartition(".")[2] in ("queries", *both) else array
+        for name, array in {**room, **steps, **given, "steps.position": free}.items()
+    }
+    yield case("extended_at", shows, swapped, method="extend", config=time_major)
+    shows = "Steps in place of keys that were open, from the same one in all sequences."
+    over = {name: array for name, array in seven.items() if name not in masks}
+    over |= {**steps, "steps.position": np.array(1, np.int32)}
+    yield case("extended_over", shows, over, method="extend", dtypes=EXACT)
+
+
 def group_cases(case: Callable[..., Case], base: Callable[[Sizes, bool], Arrays]) -> Iterator[Case]:
     """Cases of inner products whose keys have fewer heads than the queries."""
     sizes = {**ATTENTION, "heads": 9, "key_heads": 3}
@@ -149,6 +190,11 @@ def group_cases(case: Callable[..., Case], base: Callable[[Sizes, bool], Arrays]
     yield case("groups", "Three heads of queries for each of keys, and a mask for each.", {**plain, "mask": mask})
     shows = "NaN and inf in a key and value that the mask hides from all heads that share them."
     yield case("groups_hidden", shows, {**hidden, "mask": mask, "valid_lens": ROW_LENS})
+    room, more = {"valid_lens": BATCH_LENS, "steps.position": BATCH_LENS}, {**sizes, "keys": 8}
+    steps = {f"steps.{name}": base(more, True)[name] for name in ("keys", "values")}
+    steps["steps.mask"] = some_mask(more, heads=True)
+    shows = "More steps than a memory has room for, with a mask for each head of queries."
+    yield case("groups_extended", shows, {**plain, **room, **steps}, method="extend", dtypes=EXACT)
     one = base({**sizes, "key_heads": 1}, True)
     yield case("groups_one", "One head of keys for all.", {**one, "valid_lens": BATCH_LENS}, dtypes=DTYPES)
 
@@ -209,7 +255,7 @@ def context_cases(
         yield alone(label, shows, inputs)
     if name == "DotProductAttention":
         for other in (*bias_cases(name, case, base), *group_cases(case, base)):
-            yield alone(other.name, other.shows, other.inputs, config=other.config)
+            yield alone(other.name, other.shows, other.inputs, config=other.config, method=other.method)
         inputs, _ = large_layer_inputs(name, full, parameters)
         yield alone("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs)
         ragged, with_heads = {**full, "valid_lens": HIDDEN_KEYS}, {**base(sizes, True), "valid_lens": BATCH_LENS}

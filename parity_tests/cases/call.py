@@ -17,8 +17,9 @@ Function = Callable[..., tuple[Any, ...]]
 def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -> Function:
     """Return the call as a function (layer, **arrays) -> tuple of outputs; layer is None if the operator is a function.
 
-    A method that reads a memory gets it from `prepare`, and a decoder's step its state from `start`. Arrays named
-    losses.* become a function of a head mask. An optimiser runs in the package's `training.descend`.
+    A method that reads a memory gets it from `prepare`, and a decoder's step its state from `start`. With the method
+    `extend`, the memory is extended by the arrays named steps.*, and then attended to. Arrays named losses.* become a
+    function of a head mask. An optimiser runs in the package's `training.descend`.
     """
     if operator in OPTIMISERS:
         recipe = getattr(package, operator)(**options)
@@ -41,9 +42,21 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
         rest = {name: array for name, array in arrays.items() if name not in prepared}
         if started:
             rest["state"] = layer.start(memory, rest.get("state"))
-        return needed(getattr(layer, method)(**rest, memory=memory, **options))
+        if method == "extend":
+            steps = {name: rest.pop(name) for name in (*rest,) if name.startswith(STEPS)}
+            memory = layer.extend(memory, **{name.removeprefix(STEPS): array for name, array in steps.items()})
+        return needed(getattr(layer, read_by(method))(**rest, memory=memory, **options))
 
     return prepare_first
+
+
+STEPS = "steps."
+"""Prefix of the names of the arrays that extend a memory."""
+
+
+def read_by(method: str) -> str:
+    """The method whose outputs a case has: that which reads the memory, where the method extends it."""
+    return "attend" if method == "extend" else method
 
 
 SECOND = "second."
@@ -157,7 +170,7 @@ def output_names(operator: str, method: str, options: Mapping[str, Any], twice: 
     if operator in OPTIMISERS:
         return tuple(f"parameters.{name}" for name in LISTED)
     specification = find(operator)
-    called: Operator = specification.method(method) if isinstance(specification, Layer) else specification
+    called: Operator = specification.method(read_by(method)) if isinstance(specification, Layer) else specification
     names = tuple(name for tensor in called.outputs for name in names_of(tensor))
     return names if options.get("need_weights", True) else names[: names.index("weights")]
 

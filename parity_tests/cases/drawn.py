@@ -14,6 +14,7 @@ import numpy as np
 from attention_core import draws, reference
 from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.specification import Layer, Operator, Option, Tensor
+from parity_tests.cases.call import STEPS, read_by
 
 Arrays = dict[str, np.ndarray]
 
@@ -326,19 +327,20 @@ def is_size(option: Option) -> bool:
 
 
 def methods_of(entry: Operator | Layer) -> list[str]:
-    """The methods of a layer that return arrays: all but `prepare`, which returns a memory for the others."""
+    """The methods of a layer that return arrays: all but those that return a memory for the others."""
     if isinstance(entry, Operator):
         return [""]
-    return [name for method in entry.methods if (name := method.name.rpartition(".")[2]) != "prepare"]
+    methods = (method.name.rpartition(".")[2] for method in entry.methods)
+    return [method for method in methods if method not in ("prepare", "extend")]
 
 
 def called_of(entry: Operator | Layer, method: str) -> Operator:
-    """The function itself, or a layer's method."""
-    return entry.method(method) if isinstance(entry, Layer) else entry
+    """The function itself, or a layer's method that returns the outputs."""
+    return entry.method(read_by(method)) if isinstance(entry, Layer) else entry
 
 
 def inputs_of(entry: Operator | Layer, method: str) -> tuple[Tensor, ...]:
-    """The arrays that a call takes; the inputs of `prepare` and `start` replace a memory and a state."""
+    """The arrays that a call takes; those of `prepare`, `extend` and `start` replace a memory and a state."""
     tensors = called_of(entry, method).inputs
     if not isinstance(entry, Layer) or not any(tensor.name.startswith("memory.") for tensor in tensors):
         return tensors
@@ -346,7 +348,9 @@ def inputs_of(entry: Operator | Layer, method: str) -> tuple[Tensor, ...]:
     if method == "step":
         given = [tensor for tensor in entry.method("start").inputs if tensor.name == "state"]
         rest = [*given, *(tensor for tensor in rest if not tensor.name.startswith("state"))]
-    return (*entry.method("prepare").inputs, *rest)
+    added = entry.method(method).inputs if method == "extend" else ()
+    steps = [replace(one, name=STEPS + one.name) for one in added if not one.name.startswith("memory.")]
+    return (*entry.method("prepare").inputs, *steps, *rest)
 
 
 def axes_of(entry: Operator | Layer, method: str) -> dict[str, int]:

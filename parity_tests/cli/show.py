@@ -14,7 +14,7 @@ from rich.text import Text
 import backends as registry
 from attention_core.operators import ENTRIES, find
 from attention_core.specification import Layer
-from parity_tests.cases.call import TRAINING
+from parity_tests.cases.call import TRAINING, read_by
 from parity_tests.cases.case import Case
 from parity_tests.cases.expected import expected
 from parity_tests.cases.suite import all_cases
@@ -144,7 +144,7 @@ def show(case_id: str, values: bool) -> None:
     console.print(f"[bold]{case.id}[/]  {escape(case.shows)}", highlight=False)
     if case.operator != TRAINING:
         entry = find(case.operator)
-        called = entry.method(case.method if case.method else "call") if isinstance(entry, Layer) else entry
+        called = entry.method(read_by(case.method) if case.method else "call") if isinstance(entry, Layer) else entry
         indented(f"[cyan]{escape(called.formula)}[/]\n[dim]{entry.source}[/]")
     arguments = {**case.config, **case.options}
     if arguments:

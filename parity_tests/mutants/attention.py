@@ -20,13 +20,33 @@ from parity_tests.mutants.shared import NOTHING, last_positions, unscaled_part, 
     of="attention.DotProductAttention.attend",
     red="*:*",
     green=NOTHING
-    + " DotProductAttention-{none,open,gap_*,one_key,dropout,prepared_none,scale}:*"
+    + " DotProductAttention-{none,open,gap_*,one_key,dropout,prepared_none,scale,extended,extended_over}:*"
     + " DotProductAttention-context_{none,open,one_key,no_*,scale,block}:*"
     + " DotProductAttention-*{large,low}:gradient_[qk]* DotProductAttention-*bias_{hidden,softcap}:*",
 )
 def prepared_mask_lost(original: Any, memory: Any) -> Any:
     """The mask of a prepared memory is not used."""
     return original(memory=memory._replace(mask=None))
+
+
+@mutant(
+    "DotProductAttention-extended*",
+    of="attention.DotProductAttention.extend",
+    red="DotProductAttention-extended_masked:*",
+)
+def mask_of_the_last_query_kept(original: Any, memory: Any) -> Any:
+    """A memory keeps what its last query could attend to, and not what any query could."""
+    return original(memory=memory._replace(mask=None if memory.mask is None else memory.mask[..., -1:, :]))
+
+
+@mutant(
+    "DotProductAttention-extended*",
+    of="attention.DotProductAttention.extend",
+    red="DotProductAttention-extended_{at,over}:*",
+)
+def steps_written_one_late(original: Any, position: Any) -> Any:
+    """A step replaces the key behind the one that it should."""
+    return original(position=None if position is None else position + 1)
 
 
 @mutant(

@@ -109,6 +109,13 @@ ignored(
     cases="KernelAttention-{constant,width} NadarayaWatson-width",
     red="*-width:*",
 )
+ignored("position_ignored", "DotProductAttention.extend", "position", red="DotProductAttention-extended_{at,over}:*")
+ignored(
+    "mask_of_steps_ignored",
+    "DotProductAttention.extend",
+    "mask valid_lens",
+    red="DotProductAttention-extended_masked:*",
+)
 ignored("offset_ignored", "LocalAttention.attend", "offset", red="LocalAttention-offset:*")
 ignored(
     "noise_ignored",

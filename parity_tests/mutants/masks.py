@@ -132,7 +132,8 @@ def mask_inverted(original: Any, mask: Any) -> Any:
     of=INPUTS,
     red="*:*",
     green=NOTHING
-    + " *none:* masked_softmax-one_key:gradient_scores *-context_{no_*,block}:* *-context_low:gradient_[qk]*"
+    + " *none:* *-extended:* *-extended_over:* masked_softmax-one_key:gradient_scores *-context_{no_*,block}:*"
+    + " *-context_low:gradient_[qk]*"
     + " *{one_key,large}:gradient_{queries,keys,[Ww]_*} *bias_{hidden,softcap}:*",
 )
 def polarity_inverted(inputs: Arrays) -> Arrays:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attention_core.differentiation import gradients
-from attention_core.reference.attention import Memory
+from attention_core.reference.memory import Memory
 from parity_tests.cases.case import Arrays, Case
 from parity_tests.mutants.mutant import Wrong, mutant
 from parity_tests.mutants.shared import open_to, steps_of, where_all

@@ -145,6 +145,8 @@ PORTING: dict[str, Porting] = {
             "With scale=1 it is Luong's dot.",
             "bias is the float attn_mask of PyTorch, the bias of Flax and jax.nn, and the float attn_mask of ONNX. It "
             "has two axes, or as many as the scores: (batch, queries, keys) is not broadcast over heads.",
+            "A key-value cache is a memory that `extend` adds steps to: past_key and past_value of ONNX, "
+            "past_key_values of Hugging Face, decode=True of Flax; with position, their static cache.",
         ),
     ),
     "AdditiveAttention": Porting(

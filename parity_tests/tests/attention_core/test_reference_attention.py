@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from attention_core import reference
 from attention_core.draws import uniform
+from attention_core.operators import LAYERS
+from parity_tests.cases.call import STEPS
+from parity_tests.cases.expected import build_reference, outputs
+from parity_tests.cases.suite import all_cases, select
 from parity_tests.tests.attention_core.layers import filled
 
 # With all keys equal every open key weighs the same, whatever the weights are: the means of the first 2 and 6 values.
@@ -131,6 +136,30 @@ def test_pooling_by_hand_with_dropout():
     context, weights = reference.attention_pooling(scores, values, dropout_mask=np.array([[[0.0, 2.0]]]))
     assert_allclose(weights, [[[0.25, 0.75]]])
     assert_allclose(context, [[[0.0, 30.0]]])
+
+
+@pytest.mark.parametrize("name", [layer.name for layer in LAYERS if layer.name.endswith("Attention")])
+def test_a_memory_that_grew_gives_what_a_call_gives(name: str):
+    """Behind four keys, and in the room of a memory."""
+    for label, config in (("extended", {}), ("extended_at", {"time_major": False})):
+        (case,) = select(all_cases(), f"{name}-{label}")
+        inputs = {key: array for key, array in case.inputs.items() if not key.startswith(STEPS)}
+        steps = {key.removeprefix(STEPS): array for key, array in case.inputs.items() if key.startswith(STEPS)}
+        if "mask" in steps:  # steps are written at the end of what is open, and the last one to none of the keys
+            first, seen = steps["position"], steps["mask"].sum(axis=-1)[:, 0]
+            inputs |= {key: inputs[key].swapaxes(0, 1) for key in ("queries", "keys", "values")}
+            for row, start, count in zip(range(2), first, np.minimum(seen, 7 - first), strict=True):
+                for key in ("keys", "values"):
+                    inputs[key][row, start : start + count] = steps[key].swapaxes(0, 1)[row, :count]
+                inputs["mask"] = inputs["mask"].copy()
+                inputs["mask"][row, 0, start : start + count] = True
+        else:
+            inputs |= {key: np.concatenate([inputs[key], steps[key]], axis=1) for key in ("keys", "values")}
+        layer = build_reference(replace(case, config={**case.config, **config}), case.parameters)
+        expected = outputs(case, "float64")
+        context, weights = layer(**inputs)
+        assert_allclose(context, expected["context"] if label == "extended" else expected["context"].swapaxes(0, 1))
+        assert_allclose(weights, expected["weights"])
 
 
 def test_heads_are_layers_of_their_own_added_up():

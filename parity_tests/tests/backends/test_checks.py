@@ -30,6 +30,7 @@ def called(case: Case) -> set[str]:
     reads = {tensor.name.partition(".")[0] for tensor in entry.method(case.method).inputs}
     before = {"prepare"} if "memory" in reads else set()
     before |= {"start"} if case.method == "step" and before else set()
+    before |= {"attend"} if case.method == "extend" else set()
     return {f"{case.operator}.{method}" for method in before | {case.method}}
 
 

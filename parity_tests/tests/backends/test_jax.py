@@ -135,6 +135,24 @@ def test_greedy_under_nnx_jit_equals_the_plain_call():
     assert len(np.unique(plain[0])) > 2
 
 
+@pytest.mark.parametrize("name", ["DotProductAttention", "MultiHeadAttention"])
+def test_a_memory_with_room_is_the_state_of_a_scan(name: str):
+    _, layer, arrays = found(f"{name}-none")
+    queries, keys, values = (arrays[key][:, :5] for key in ("queries", "keys", "values"))
+
+    def step(memory: attention.Memory, new: tuple[Any, ...]) -> tuple[attention.Memory, jax.Array]:
+        place, query, key, value = new
+        memory = layer.extend(memory, key[:, None], value[:, None], position=place)
+        return memory, layer.attend(query[:, None], memory)[0][:, 0]
+
+    def decoded(arrays: tuple[jax.Array, ...]) -> jax.Array:
+        room = layer.prepare(keys, values, [0, 0])
+        return jax.lax.scan(step, room, (jnp.arange(5), *(jnp.swapaxes(array, 0, 1) for array in arrays)))[1]
+
+    whole = layer(queries, keys, values, mask=attention.causal_mask(5, 5))[0]
+    assert_close(jnp.swapaxes(jax.jit(decoded)((queries, keys, values)), 0, 1), whole)
+
+
 def test_new_values_of_known_shapes_are_not_traced_again():
     _, layer, arrays = found("AdditiveAttention-fully_masked")
     traces = []

@@ -275,6 +275,32 @@ def test_an_offset_may_be_a_number_an_array_or_a_list(backend: SimpleNamespace):
     assert opened(None) == [[1, 2, 3]]
 
 
+LAYERS_WITH_A_MEMORY = [layer.name for layer in LAYERS if layer.name.endswith("Attention")]
+
+
+@pytest.mark.parametrize("name", LAYERS_WITH_A_MEMORY)
+def test_steps_through_a_memory_give_what_a_causal_call_gives(backend: SimpleNamespace, name: str):
+    """One key and one query at a time: behind the others, and in a memory with room for all."""
+    case = CASES[f"{name}-none"]
+    layer, (arrays, _) = layer_of(backend, case, "float64"), case.at("float64")
+    arrays = {key: backend.runtime.from_numpy(arrays[key][:, :5]) for key in ("queries", "keys", "values")}
+    keys, values = arrays["keys"], arrays["values"]
+    expected = layer(**arrays, mask=backend.package.causal_mask(5, 5))
+    room = grown = layer.prepare(keys, values, [0, 0])
+    moved = name == "LocalAttention"  # whose windows are around the query's position
+    for step in range(5):
+        new = keys[:, step : step + 1], values[:, step : step + 1]
+        grown = layer.extend(grown, *new) if step else layer.prepare(*new)
+        room = layer.extend(room, *new, position=[step, step] if step % 2 else step)
+        for memory in (grown, room):
+            offset = {"offset": step} if moved else {}
+            context, weights = layer.attend(arrays["queries"][:, step : step + 1], memory, **offset)
+            for actual, whole in ((context, expected[0]), (weights, expected[1])):
+                right = backend.runtime.to_numpy(whole)[:, step : step + 1]
+                actual = backend.runtime.to_numpy(actual)
+                np.testing.assert_allclose(actual, right[..., : actual.shape[-1]], rtol=1e-12, atol=1e-14)
+
+
 def test_additive_weights_depend_on_the_query(backend: SimpleNamespace):
     """Without its tanh the score is a sum, and the query cancels in the softmax."""
     queries, keys, w_v = (

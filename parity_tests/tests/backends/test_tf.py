@@ -363,6 +363,27 @@ def test_masks_of_other_conventions_are_traced_without_known_sizes(shape: list[N
     assert (there_and_back(tf.constant(padding)).numpy() == padding).all()
 
 
+@pytest.mark.parametrize("each", [False, True], ids=["all", "each"])
+def test_one_graph_extends_a_memory_at_every_position_and_of_every_size(each: bool):
+    floating, layer = tf.TensorSpec([None, None, 6]), attention.DotProductAttention()
+    mask, position = tf.TensorSpec([None, 1, None], tf.bool), tf.TensorSpec([None] if each else [], tf.int32)
+
+    @tf.function(input_signature=[floating] * 5 + [mask, position], autograph=False)
+    def step(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor, *new: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        more_keys, more_values, mask, position = new
+        memory = attention.Memory(keys, values, mask)
+        memory = layer.extend(memory, more_keys, more_values, position=position)
+        return layer.attend(queries, memory)[0], *memory
+
+    keys = tf.constant(KEYS[:, :5])
+    expected, _ = layer(keys, keys, keys, mask=attention.causal_mask(5, 5))
+    memory = layer.prepare(tf.zeros_like(keys), tf.zeros_like(keys), [0, 0, 0])
+    for place in range(5):
+        new, position = keys[:, place : place + 1], tf.constant([place] * 3 if each else place)
+        context, *memory = step(new, memory[0], memory[1], new, new, memory[2], position)
+        np.testing.assert_allclose(context[:, 0], expected[:, place], rtol=1e-5)
+
+
 def test_rows_that_only_a_running_graph_knows_are_not_dropped():
     @tf.function(input_signature=[tf.TensorSpec([None, None, None], tf.bool)])
     def turned(mask: tf.Tensor) -> tf.Tensor:

@@ -15,7 +15,7 @@ from attention_core.operators import FILE_OF, LAYERS, OPERATORS
 from attention_core.specification import Layer, Operator
 from parity_tests.cases import covering, design
 from parity_tests.cases.attention import LARGE, WITHOUT_LARGE
-from parity_tests.cases.call import bind
+from parity_tests.cases.call import STEPS, bind
 from parity_tests.cases.case import DTYPES, FULL, Case, epsilon, first_steady, is_floating, steady
 from parity_tests.cases.decoders import DECODER
 from parity_tests.cases.expected import build_reference, expected, gradients, outputs
@@ -140,8 +140,9 @@ def test_every_option_and_optional_input_has_a_case_that_notices_it(entry: Opera
             if option.default is not None:
                 assert any(notices(case, "options", option.name) for case in asked), f"{called.name} {option.name}"
         for tensor in called.inputs:
+            name = STEPS + tensor.name if method == "extend" else tensor.name
             if tensor.optional and method != "prepare" and "." not in tensor.name:
-                assert any(notices(case, "inputs", tensor.name) for case in asked), f"{called.name} {tensor.name}"
+                assert any(notices(case, "inputs", name) for case in asked), f"{called.name} {tensor.name}"
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if seeded(case, 1)], ids=lambda case: case.id)

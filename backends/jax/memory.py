@@ -1,0 +1,78 @@
+"""Prepared keys and values in JAX: what `prepare` and `extend` return, and `attend` and `step` read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from backends.jax.arrays import Lengths, Offset
+from backends.jax.masking import _attention_mask
+from backends.jax.pooling import for_each_head
+
+__all__ = ["Memory"]
+
+
+class Memory(NamedTuple):
+    """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`."""
+
+    keys: jax.Array
+    values: jax.Array
+    mask: jax.Array | None
+
+
+def zero_masked(keys: jax.Array, values: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None) -> Memory:
+    """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
+    allowed = one_mask(keys, valid_lens, mask)
+    if allowed is None:
+        return Memory(keys, values, None)
+    seen = jnp.any(allowed, axis=-2)
+    if keys.ndim == 4 and seen.shape[1] > keys.shape[1]:  # heads in groups
+        seen = jnp.any(seen.reshape(len(seen), keys.shape[1], seen.shape[1] // keys.shape[1], seen.shape[-1]), axis=2)
+    seen = seen[..., None]
+    return Memory(jnp.where(seen, keys, 0.0), jnp.where(seen, values, 0.0), allowed)
+
+
+def in_heads(memory: Memory, queries: jax.Array) -> Memory:
+    """The memory with as many heads of keys and values as the queries have."""
+    keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
+    return memory._replace(keys=keys, values=values)
+
+
+def extended(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
+    """The memory with prepared steps behind its keys, or in place of those from position on."""
+    num_keys, num_steps = memory.keys.shape[-2], steps.keys.shape[-2]
+    keys, values = (jnp.concatenate(pair, axis=-2) for pair in zip(memory[:2], steps[:2], strict=True))
+    mask = joined_masks(memory, steps)
+    if position is None:
+        return Memory(keys, values, mask)
+    first = jnp.asarray(position).astype(int).reshape(-1, *[1] * (keys.ndim - 2))
+    places = jnp.arange(num_keys)
+    step = places - first
+    order = jnp.where((step >= 0) & (step < num_steps), num_keys + step, places)
+    keys, values = (jnp.take_along_axis(array, order[..., None], axis=-2) for array in (keys, values))
+    return Memory(keys, values, None if mask is None else jnp.take_along_axis(mask, order[..., None, :], axis=-1))
+
+
+def joined_masks(memory: Memory, steps: Memory) -> jax.Array | None:
+    """What later queries may attend to: keys of the memory that any query could attend to, and the steps."""
+    if memory.mask is None and steps.mask is None:
+        return None
+    past, new = (
+        jnp.ones((*[1] * (part.keys.ndim - 1), part.keys.shape[-2]), bool) if part.mask is None else part.mask
+        for part in (memory, steps)
+    )
+    past = past.any(axis=-2, keepdims=True)
+    leading = jnp.broadcast_shapes(past.shape[:-1], new.shape[:-1])
+    parts = [jnp.broadcast_to(mask, (*leading, mask.shape[-1])) for mask in (past, new)]
+    return jnp.concatenate(parts, axis=-1)
+
+
+# ------------------------------------------------------------------------------------------------ particular to JAX
+
+
+def one_mask(keys: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None) -> jax.Array | None:
+    """Join lengths and mask, with an axis for heads if the keys have one."""
+    allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
+    return allowed if allowed is None or allowed.ndim == keys.ndim else allowed[:, None]

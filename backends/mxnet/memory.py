@@ -1,0 +1,85 @@
+"""Prepared keys and values in MXNet: what `prepare` and `extend` return, and `attend` and `step` read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy
+from mxnet import np
+
+from backends.mxnet.arrays import Lengths, Offset, lengths
+from backends.mxnet.masking import _attention_mask, positions
+from backends.mxnet.pooling import for_each_head, shown
+
+__all__ = ["Memory"]
+
+
+class Memory(NamedTuple):
+    """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`."""
+
+    keys: np.ndarray
+    values: np.ndarray
+    mask: np.ndarray | None
+
+
+def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None, mask: np.ndarray | None) -> Memory:
+    """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
+    allowed = _attention_mask(keys.shape[-2], valid_lens, mask, keys.ctx)
+    if allowed is None:
+        return Memory(keys, values, None)
+    if allowed.ndim < keys.ndim:
+        allowed = allowed[:, None]
+    seen = np.any(allowed, axis=-2)
+    if keys.ndim == 4 and seen.shape[1] > keys.shape[1]:  # heads in groups
+        seen = np.any(seen.reshape(len(seen), keys.shape[1], seen.shape[1] // keys.shape[1], seen.shape[-1]), axis=2)
+    seen = np.expand_dims(seen, -1)
+    visible = shown(seen, keys)
+    return Memory(visible, visible if values is keys else shown(seen, values), allowed)  # a decoder's are the same
+
+
+def in_heads(memory: Memory, queries: np.ndarray) -> Memory:
+    """The memory with as many heads of keys and values as the queries have."""
+    keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
+    return memory._replace(keys=keys, values=values)
+
+
+def extended(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
+    """The memory with prepared steps behind its keys, or in place of those from position on."""
+    num_keys, num_steps = memory.keys.shape[-2], steps.keys.shape[-2]
+    keys, values = (np.concatenate(pair, axis=-2) for pair in zip(memory[:2], steps[:2], strict=True))
+    mask = joined_masks(memory, steps)
+    if position is None:
+        return Memory(keys, values, mask)
+    first = lengths(position, keys.ctx).astype("float64").reshape(-1, 1)
+    places = np.expand_dims(positions(num_keys, keys.ctx), 0)
+    step = places - first
+    order = np.where((step >= 0) * (step < num_steps), num_keys + step, places + np.zeros_like(step)).astype("int64")
+    keys, values = (picked(array, order, -2) for array in (keys, values))
+    return Memory(keys, values, None if mask is None else picked(mask, order, -1))
+
+
+def joined_masks(memory: Memory, steps: Memory) -> np.ndarray | None:
+    """What later queries may attend to: keys of the memory that any query could attend to, and the steps."""
+    if memory.mask is None and steps.mask is None:
+        return None
+    past, new = (
+        np.ones((*[1] * (part.keys.ndim - 1), part.keys.shape[-2]), dtype=bool, ctx=part.keys.ctx)
+        if part.mask is None
+        else part.mask
+        for part in (memory, steps)
+    )
+    past = np.any(past, axis=-2, keepdims=True)
+    leading = numpy.broadcast_shapes(past.shape[:-1], new.shape[:-1])
+    parts = [np.broadcast_to(mask, (*leading, mask.shape[-1])) for mask in (past, new)]
+    return np.concatenate(parts, axis=-1)
+
+
+# ------------------------------------------------------------------------------------------------ particular to MXNet
+
+
+def picked(array: np.ndarray, order: np.ndarray, axis: int) -> np.ndarray:
+    """The entries of an array along an axis, in an order for each sequence, or one for all."""
+    if len(order) == 1:
+        return np.take(array, order[0], axis=axis)
+    array = np.broadcast_to(array, (len(order), *array.shape[1:]))
+    return np.stack([np.take(row, places, axis=axis) for row, places in zip(array, order, strict=True)])

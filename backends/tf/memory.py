@@ -1,0 +1,77 @@
+"""Prepared keys and values in TensorFlow: what `prepare` and `extend` return, and `attend` and `step` read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from backends.tf.arrays import Lengths, Offset
+from backends.tf.masking import _attention_mask, size
+from backends.tf.pooling import for_each_head
+
+__all__ = ["Memory"]
+
+
+class Memory(NamedTuple):
+    """Prepared keys and values, and one mask of what may be attended to; made by `prepare`, read by `attend`."""
+
+    keys: tf.Tensor
+    values: tf.Tensor
+    mask: tf.Tensor | None
+
+
+def zero_masked(keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None) -> Memory:
+    """Set keys and values to 0 where no query may attend to them, and join lengths and mask."""
+    allowed = _attention_mask(size(keys, -2), valid_lens, mask)
+    if allowed is None:
+        return Memory(keys, values, None)
+    if allowed.shape.rank < keys.shape.rank:
+        allowed = allowed[:, None]
+    seen = tf.reduce_any(allowed, axis=-2)
+    if keys.shape.rank == 4 and allowed.shape[1] not in (1, keys.shape[1]):  # heads in groups
+        groups = size(keys, 1), size(seen, 1) // size(keys, 1)
+        seen = tf.reshape(seen, (size(seen, 0), *groups, size(seen, -1)))
+        seen = tf.reduce_any(seen, axis=2)
+    seen = tf.expand_dims(seen, axis=-1)
+    return Memory(tf.where(seen, keys, 0.0), tf.where(seen, values, 0.0), allowed)
+
+
+def in_heads(memory: Memory, queries: tf.Tensor) -> Memory:
+    """The memory with as many heads of keys and values as the queries have."""
+    keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
+    return memory._replace(keys=keys, values=values)
+
+
+def extended(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
+    """The memory with prepared steps behind its keys, or in place of those from position on."""
+    num_keys, num_steps = (tf.cast(size(part.keys, -2), tf.int64) for part in (memory, steps))
+    keys, values = (tf.concat(pair, axis=-2) for pair in zip(memory[:2], steps[:2], strict=True))
+    mask = joined_masks(memory, steps)
+    if position is None:
+        return Memory(keys, values, mask)
+    first, places = tf.cast(position, tf.int64)[..., None], tf.range(num_keys)
+    step = places - first
+    inside = tf.logical_and(step >= 0, step < num_steps)
+    order = tf.where(inside, num_keys + step, places)
+    if mask is not None and order.shape.rank == 2:  # which has a row for each sequence, then
+        mask = tf.broadcast_to(mask, tf.concat([tf.shape(order)[:1], tf.shape(mask)[1:]], axis=0))
+
+    def picked(array: tf.Tensor, axis: int) -> tf.Tensor:
+        return tf.gather(array, order, axis=array.shape.rank + axis, batch_dims=order.shape.rank - 1)
+
+    return Memory(picked(keys, -2), picked(values, -2), None if mask is None else picked(mask, -1))
+
+
+def joined_masks(memory: Memory, steps: Memory) -> tf.Tensor | None:
+    """What later queries may attend to: keys of the memory that any query could attend to, and the steps."""
+    if memory.mask is None and steps.mask is None:
+        return None
+    past, new = (
+        tf.ones((*[1] * (part.keys.shape.rank - 1), size(part.keys, -2)), tf.bool) if part.mask is None else part.mask
+        for part in (memory, steps)
+    )
+    past = tf.reduce_any(past, axis=-2, keepdims=True)
+    leading = tf.broadcast_dynamic_shape(tf.shape(past)[:-1], tf.shape(new)[:-1])
+    parts = [tf.broadcast_to(mask, tf.concat([leading, tf.shape(mask)[-1:]], axis=0)) for mask in (past, new)]
+    return tf.concat(parts, axis=-1)
