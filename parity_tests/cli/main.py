@@ -15,6 +15,7 @@ from parity_tests.cli.bench import bench
 from parity_tests.cli.check import check, verify
 from parity_tests.cli.compare_trainings import compare_trainings
 from parity_tests.cli.convert import convert
+from parity_tests.cli.export import export
 from parity_tests.cli.fuzz import fuzz_backends
 from parity_tests.cli.mutate import mutate
 from parity_tests.cli.run import compare, record_one, run
@@ -87,7 +88,7 @@ def main() -> None:
     warnings.formatwarning = as_sentence
 
 
-JUDGING = (run, check, verify, record_one, compare, fuzz_backends, mutate)
+JUDGING = (run, check, verify, record_one, export, compare, fuzz_backends, mutate)
 OTHERS = (bench, behaviour, convert, translate, list_backends, list_operators, show, diff, print_operators, calibrate)
 
 translate.add_command(compare_trainings)

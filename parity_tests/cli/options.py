@@ -153,22 +153,24 @@ def dtypes_among(known: tuple[str, ...]) -> Callable[[Command], Command]:
 
 
 dtypes = dtypes_among(DTYPES)
+case = click.option(
+    "--case",
+    "pattern",
+    metavar="PATTERN",
+    shell_complete=complete_case,
+    help="Only cases whose id matches this pattern (with * and ?).",
+)
+operator = click.option(
+    "--operator",
+    "operators",
+    type=CommaList(NAMES),
+    metavar="NAMES",
+    default=(),
+    help="Only cases of these operators (comma-separated).",
+)
 selection = combined(
-    click.option(
-        "--case",
-        "pattern",
-        metavar="PATTERN",
-        shell_complete=complete_case,
-        help="Only cases whose id matches this pattern (with * and ?).",
-    ),
-    click.option(
-        "--operator",
-        "operators",
-        type=CommaList(NAMES),
-        metavar="NAMES",
-        default=(),
-        help="Only cases of these operators (comma-separated).",
-    ),
+    case,
+    operator,
     click.option(
         "--training",
         is_flag=True,

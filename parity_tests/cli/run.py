@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections import Counter
@@ -16,17 +17,21 @@ from rich.text import Text
 
 import backends as registry
 from backends.archives import ArchiveError
+from parity_tests.cases.case import DTYPES, MIXED
 from parity_tests.cases.expected import held
 from parity_tests.cases.selection import Cell, Selection
-from parity_tests.cases.suite import all_cases
+from parity_tests.cases.suite import all_cases, select
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import Refused, console, pairs_in, progress, signals, write_json
+from parity_tests.judge.compare import excused
 from parity_tests.judge.divergences import load_divergences
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import CacheError, Run, conclude
 from parity_tests.judge.run import run as run_parity
+from parity_tests.mutants.explain import explanations
 from parity_tests.reports.table import MOST_RED, report
 from parity_tests.translation.corpus import CorpusError, Pair, dates
+from parity_tests.vectors.answers import Vectors
 from parity_tests.workers.process import WAITING, Job, record
 from parity_tests.workers.recordings import Mismatch, Recording, batch_of, common_cells, named
 
@@ -190,32 +195,84 @@ def record_one(
 
 
 @click.command(
-    short_help="Compare recordings, without a framework.",
+    short_help="Compare recordings, or answers to test vectors.",
     epilog=options.examples(
-        "compare torch.safetensors jax-cuda.safetensors", "compare *.safetensors --json verdicts.json"
+        "compare torch.safetensors jax-cuda.safetensors --json verdicts.json", "compare mine.safetensors --vectors DIR"
     ),
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=paths.InputFile())
+@click.option(
+    "--vectors",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Each FILE has the answers to the test vectors in this folder, which `export` has written.",
+)
+@options.case
+@click.option(
+    "--dtype",
+    "dtypes",
+    type=options.CommaList((*DTYPES, *MIXED)),
+    metavar="DTYPES",
+    help="Only these dtypes, comma-separated (default: all in the files).",
+)
 @corpus_options
 @options.json_file
-def compare(files: tuple[Path, ...], corpus: Path | None, sentences: int, json_file: Path | None) -> None:
+def compare(
+    files: tuple[Path, ...],
+    folder: Path | None,
+    pattern: str | None,
+    dtypes: list[str] | None,
+    corpus: Path | None,
+    sentences: int,
+    json_file: Path | None,
+) -> None:
     """Compare recordings with the reference and with each other. No framework is needed.
 
-    Exits with 0 if nothing is red, with 1 if something is, and with 2 if a recording is damaged or contains other
-    cases; then nothing is compared.
+    With --vectors, FILE is a safetensors file with answers to test vectors, from a program in any language. An answer
+    that is missing is red, and one that no vector needs is refused.
+
+    Exits with 0 if nothing is red, with 1 if something is, and with 2 if a file is damaged or contains other cases;
+    then nothing is compared.
     """
     start = time.perf_counter()
+    cases = all_cases(_pairs(corpus, sentences), trained=True)
     try:
-        recordings = {str(file): Recording.load(file) for file in files}
-        cells = common_cells(recordings, all_cases(_pairs(corpus, sentences), trained=True))
-        outcome = Run(cells, recordings=named(recordings), dtypes=recordings[str(files[0])].selection.dtypes)
+        if folder is None:
+            recordings = {str(file): Recording.load(file) for file in files}
+            cells = common_cells(recordings, cases)
+        else:
+            vectors = Vectors.load(folder)
+            cells = vectors.cells(cases)
+            recordings = {str(file): vectors.answers(file, cells) for file in files}
+        chosen = {case.id for case in select([cell.case for cell in cells], pattern)}
+        cells = [cell for cell in cells if cell.case.id in chosen and cell.dtype in (dtypes or cell.dtype)]
+        outcome = Run(cells, recordings=named(recordings), dtypes=list(dict.fromkeys(cell.dtype for cell in cells)))
     except (ArchiveError, Mismatch) as error:
         raise Refused(str(error)) from error
+    if not cells:
+        raise Refused("no case matches --case and --dtype")
+    if folder is not None:
+        outcome.command = shlex.join(["attention-parity", "compare", *map(str, files), "--vectors", str(folder)])
     with held(cells) as read, progress() as report_progress:
         try:
-            conclude(outcome, cells, Questions(), read, divergences=load_divergences(), progress=report_progress)
+            conclude(
+                outcome,
+                cells,
+                Questions(),
+                read,
+                forgive=list if folder is None else excused,
+                divergences=load_divergences() if folder is None else (),
+                progress=report_progress,
+            )
         except CacheError as error:
             raise Refused(str(error)) from error
+        if folder is not None:
+            outcome.explanations = [
+                known
+                for one in outcome.recordings.values()
+                for known in explanations(cells, one, [v for v in outcome.verdicts if v.name == one.name])
+            ]
     outcome.seconds["total"] = time.perf_counter() - start
     report(outcome, console)
     if json_file is not None:

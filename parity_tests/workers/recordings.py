@@ -378,8 +378,8 @@ def _check_inputs(file: str, recording: Recording, current: Mapping[str, str]) -
             f"{file} was recorded with a different corpus; pass the same --corpus and --sentences ({summary})"
         )
     raise Mismatch(
-        f"{file} has other cases: {summary}. It was recorded by attention-parity {recording.attention_parity}, and "
-        f"this is {own_version()}: compare it with the same version, or record it again"
+        f"{file} has other cases: {summary}. It was written by attention-parity {recording.attention_parity}, and "
+        f"this is {own_version()}: compare it with the same version, or write it again"
     )
 
 

@@ -1,0 +1,210 @@
+"""The description of a test vector as plain data: what is computed, from which arrays, and how answers are compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attention_core.operators import ENTRIES, find
+from attention_core.specification import Layer, Operator, Parameter, pattern
+from parity_tests.cases.call import OPTIMISERS
+from parity_tests.cases.case import Case, epsilon, is_floating, least_normal
+from parity_tests.judge.pair import Quantity
+from parity_tests.judge.question import Question
+from parity_tests.workers.answers import is_gradient
+
+GRADIENT = "gradient_"
+"""The prefix of the quantities that are gradients."""
+LISTS = "The arrays parameters.*, gradients.* and clipped.* are lists: one array for each name behind the dot."
+STEPS = "The first axis of gradients.* counts steps: each updates the parameters, and the last ones are the answer."
+
+COMPARISON = (
+    "Shape and dtype are those given here: nothing is broadcast or cast.",
+    "Integers and booleans are equal.",
+    "NaN and inf are where the expected array has them, and nowhere else.",
+    "exact_zeros: 'all' entries are 0; 'each' entry is 0 whose expected one is; 'none' of them: the tolerance decides.",
+    "tolerance: max|answer - expected| <= absolute = n · eps · scale, where eps is that of the dtype, and scale is the "
+    "largest finite |expected|, or that of the array `beside` if it is larger.",
+    "by_entry: also |answer - expected| <= n · eps · |expected| for each entry, times 1 + max(-ln expected) over the "
+    "last axis if `softmax`; numbers below least_normal count as that number.",
+)
+"""The checks of `parity_tests.judge.compare`, for those who repeat them in another language."""
+DIFFERENTIATED = (
+    "gradients/<name> = d L / d inputs/<name>, or parameters/<name>;  L = sum over the entries of all outputs of "
+    "cotangents/<output> · outputs/<output>"
+)
+
+
+def answer_name(quantity: str) -> str:
+    """The name of a quantity in the files of vectors and of answers."""
+    return f"gradients/{quantity.removeprefix(GRADIENT)}" if is_gradient(quantity) else f"outputs/{quantity}"
+
+
+def quantity_name(answer: str) -> str:
+    """The quantity of such a name."""
+    kind, _, name = answer.partition("/")
+    return f"{GRADIENT}{name}" if kind == "gradients" else name
+
+
+def stored(array: np.ndarray) -> np.ndarray:
+    """The array in the dtype of the files: float64, int64 or bool, so that a reader needs no others."""
+    return array.astype(np.float64 if is_floating(array) else bool if array.dtype == bool else np.int64)
+
+
+def description(question: Question, arrays: Mapping[str, np.ndarray], onnx: str) -> dict[str, Any]:
+    """Describe a cell, the arrays of its file, and the comparison of its answers; onnx is the folder of its ONNX model.
+
+    Everything that the formula refers to is included, so that nothing else needs to be read.
+    """
+    case, dtype = question.cell
+    entry, called, inner = find(case.operator), calls_of(case), list(_inner(find(case.operator), case.config))
+    return {
+        "id": question.cell.key,
+        "case": case.id,
+        "dtype": dtype,
+        "shows": case.shows,
+        "operator": case.operator,
+        "summary": entry.summary,
+        "formula": entry.formula,
+        "notes": entry.notes,
+        "source": entry.source,
+        "config": _chosen(entry, case.config) if isinstance(entry, Layer) else {},
+        "options": _chosen(called[-1], case.options),
+        "meanings": {option.name: option.meaning for one in (entry, called[-1]) for option in one.options},
+        "calls": [
+            {"name": one.name, "summary": one.summary, "formula": one.formula, "notes": one.notes}
+            for one in called
+            if one is not entry
+        ],
+        "inner_layers": {
+            name: {"layer": layer.name, "config": _chosen(layer, given), "formula": layer.formula}
+            for name, layer, given in inner
+        },
+        "definitions": {
+            one.name: {"formula": one.formula, "notes": one.notes}
+            for one in _definitions([entry, *called, *(layer for _, layer, _ in inner)])
+        },
+        "same_arrays": dict(case.shared),
+        "remarks": list(_remarks(case)),
+        "inputs": [
+            _described(name, array, case, called)
+            for name, array in arrays.items()
+            if name.startswith(("inputs/", "parameters/", "cotangents/"))
+        ],
+        "expected": [
+            {**_described(answer_name(name), arrays[answer_name(name)], case, called), **_compared(quantity)}
+            for name, quantity in (question.quantities or {}).items()
+            if answer_name(name) in arrays
+        ],
+        "gradients": DIFFERENTIATED,
+        "comparison": list(COMPARISON),
+        "onnx": onnx,
+    }
+
+
+def calls_of(case: Case) -> list[Operator]:
+    """The function of a case, or the methods of its layer in the order of the calls, the last of which answers."""
+    entry = find(case.operator)
+    if isinstance(entry, Operator):
+        return [entry]
+    method = entry.method(case.method)
+    before = []
+    if any(tensor.name.startswith("memory.") for tensor in method.inputs):
+        before = [one for one in entry.methods if one.name == f"{entry.name}.prepare"]
+        before += [one for one in entry.methods if case.method == "step" and one.name == f"{entry.name}.start"]
+    called = [*before, method]
+    return [one.time_major for one in called] if case.config.get("time_major") else called
+
+
+def _chosen(entry: Operator | Layer, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option with its value."""
+    return {option.name: given.get(option.name, option.value) for option in entry.options}
+
+
+def _inner(
+    entry: Operator | Layer, config: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Layer, Mapping[str, Any]]]:
+    """The layers inside a layer, at any depth, by the prefix of their parameters."""
+    if isinstance(entry, Layer):
+        for name, part in entry.inside(entry.sizes(config)).items():
+            yield f"{prefix}{name}", part.layer, part.config
+            yield from _inner(part.layer, part.config, f"{prefix}{name}.")
+
+
+def _definitions(of: Sequence[Operator | Layer]) -> Iterator[Operator | Layer]:
+    """The operators that formulas and notes refer to, directly or not, and the mask of lengths."""
+    waiting, seen = list(of), {one.name.partition(".")[0] for one in of}
+    for one in waiting:
+        words = set(re.findall(r"\w+", f"{one.formula} {one.notes}"))
+        if isinstance(one, Operator) and "valid_lens" in {tensor.name for tensor in one.inputs}:
+            words.add("attention_mask")
+        for entry in ENTRIES:
+            if entry.name in words - seen:
+                seen.add(entry.name)
+                waiting.append(entry)
+                yield entry
+
+
+def _remarks(case: Case) -> Iterator[str]:
+    for name, other in case.shared.items():
+        yield f"{name} is the same array as {other}, whose gradient is the sum over both."
+    if case.operator in (*OPTIMISERS, "clip_by_global_norm"):
+        yield LISTS
+    if case.operator in OPTIMISERS:
+        yield STEPS
+
+
+def _described(name: str, array: np.ndarray, case: Case, called: Iterable[Operator]) -> dict[str, Any]:
+    """The shape, axes and meaning of an array; a list has neither axes nor meaning."""
+    kind, _, last = name.partition("/")
+    tensors = [tensor for one in called for tensor in (*one.inputs, *one.outputs)]
+    if kind in ("outputs", "cotangents"):
+        tensors.reverse()  # what the last call returns comes first
+    meaning, axes = "", None
+    if last in case.parameters and (parameter := _parameter(find(case.operator), case.config, last)):
+        meaning, axes = parameter.meaning, parameter.axes
+    elif tensor := next((tensor for tensor in tensors if tensor.name == last), None):
+        meaning, axes = tensor.meaning, next((some for some in tensor.layouts if len(some) == array.ndim), None)
+    if kind in ("gradients", "cotangents"):
+        meaning = f"{kind.removesuffix('s')} of {last}"
+    return {"name": name, "dtype": array.dtype.name, "shape": array.shape, "axes": axes, "meaning": meaning}
+
+
+def _parameter(entry: Operator | Layer, config: Mapping[str, Any], name: str) -> Parameter | None:
+    """The canonical array of that name, of a layer or of one inside it."""
+    if not isinstance(entry, Layer):
+        return None
+    for prefix, layer, given in _inner(entry, config):
+        if name.startswith(f"{prefix}.") and (found := _parameter(layer, given, name.removeprefix(f"{prefix}."))):
+            return found
+    return next((parameter for parameter in entry.parameters if parameter.name == pattern(name)), None)
+
+
+def _compared(quantity: Quantity) -> dict[str, Any]:
+    """The dtype of an answer, its tolerance with the reason, and what has to be exactly zero."""
+    dtype = quantity.dtypes[0]
+    if not quantity.floating:
+        return {"answer_dtype": dtype, "exact_zeros": "each", "tolerance": None}
+    tolerance, by_entry = quantity.tolerance, quantity.by_entry
+    return {
+        "answer_dtype": dtype,
+        "exact_zeros": "all" if quantity.scale == 0.0 else "none" if by_entry is None else "each",
+        "tolerance": {
+            "absolute": quantity.allowed * quantity.unit,
+            "n": quantity.allowed,
+            "eps": epsilon(dtype),
+            "scale": quantity.scale,
+            "beside": answer_name(tolerance.beside) if tolerance.beside else None,
+            "reason": tolerance.reason,
+            "by_entry": by_entry
+            and {
+                "n": by_entry.eps,
+                "softmax": by_entry.softmax,
+                "least_normal": least_normal(dtype),
+                "reason": by_entry.reason,
+            },
+        },
+    }
