@@ -197,7 +197,8 @@ def record_one(
 @click.command(
     short_help="Compare recordings, or answers to test vectors.",
     epilog=options.examples(
-        "compare torch.safetensors jax-cuda.safetensors --json verdicts.json", "compare mine.safetensors --vectors DIR"
+        "compare torch.safetensors jax-cuda.safetensors --json verdicts.json",
+        "compare answers.safetensors --vectors vectors",
     ),
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=paths.InputFile())
@@ -249,7 +250,9 @@ def compare(
         cells = [cell for cell in cells if cell.case.id in chosen and cell.dtype in (dtypes or cell.dtype)]
         outcome = Run(cells, recordings=named(recordings), dtypes=list(dict.fromkeys(cell.dtype for cell in cells)))
     except (ArchiveError, Mismatch) as error:
-        raise Refused(str(error)) from error
+        plain = folder is None and "has no digest" in str(error)
+        hint = ". If it has the answers to test vectors, pass --vectors DIR" if plain else ""
+        raise Refused(f"{error}{hint}") from error
     if not cells:
         raise Refused("no case matches --case and --dtype")
     if folder is not None:

@@ -89,10 +89,8 @@ class Vectors:
 
     def _missing(self, cell: Cell) -> tuple[str, ...]:
         """The gradients of a cell, if the vectors have none."""
-        arrays = {**cell.case.inputs, **cell.case.parameters}
-        return (
-            () if self.index.gradients else tuple(f"{GRADIENT}{name}" for name in arrays if is_floating(arrays[name]))
-        )
+        arrays = {} if self.index.gradients else {**cell.case.inputs, **cell.case.parameters}
+        return tuple(f"{GRADIENT}{name}" for name, array in arrays.items() if is_floating(array))
 
     def _recording(self, name: str) -> Recording:
         index = self.index

@@ -135,11 +135,11 @@ def _inner(
 
 
 def _definitions(of: Sequence[Operator | Layer]) -> Iterator[Operator | Layer]:
-    """The operators that formulas and notes refer to, directly or not, and the mask of lengths."""
+    """The operators that formulas and notes refer to, directly or not, and how lengths and a mask combine."""
     waiting, seen = list(of), {one.name.partition(".")[0] for one in of}
     for one in waiting:
         words = set(re.findall(r"\w+", f"{one.formula} {one.notes}"))
-        if isinstance(one, Operator) and "valid_lens" in {tensor.name for tensor in one.inputs}:
+        if isinstance(one, Operator) and {"valid_lens", "mask"} <= {tensor.name for tensor in one.inputs}:
             words.add("attention_mask")
         for entry in ENTRIES:
             if entry.name in words - seen:

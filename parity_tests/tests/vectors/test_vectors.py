@@ -96,6 +96,14 @@ def test_arrays_are_those_of_the_case_exactly(vectors: Path):
             np.testing.assert_array_equal(arrays[answer_name(name)], quantity.reference)
 
 
+def test_what_a_file_cannot_state_is_not_exported():
+    cases = all_cases(trained=True)
+    kept = exportable(cases)
+    assert not [case.id for case in kept if case.again or case.twice]
+    left_out = {"training", "ablation_importance", "taylor_importance"}
+    assert {case.operator for case in cases} - {case.operator for case in kept} == left_out
+
+
 def one_of_each() -> list[Cell]:
     """The first case in float64 of every function and method, and those that are described in another way."""
     chosen: dict[Any, Cell] = {}
@@ -122,10 +130,17 @@ def test_a_description_explains_every_name_and_every_array(described):
         parts = [text, *text["calls"], *text["inner_layers"].values(), *text["definitions"].values()]
         words = set(re.findall(r"\w+", " ".join(part["formula"] + part.get("notes", "") for part in parts)))
         explained = {text["operator"], *text["definitions"], *(one["layer"] for one in text["inner_layers"].values())}
+        if {"valid_lens", "mask"} <= set(question.cell.case.inputs):
+            words.add("attention_mask")
         assert words & names <= explained, question.cell.key
         assert [one["name"] for one in (*text["inputs"], *text["expected"])] == list(arrays)
+        sizes: dict[str, set[int]] = {}
         for one in (*text["inputs"], *text["expected"]):
             assert (one["axes"] is not None and one["meaning"]) or text["remarks"], (question.cell.key, one["name"])
+            if one["name"].partition("/")[2] not in question.cell.case.parameters:
+                for axis, size in zip(one["axes"] or (), one["shape"], strict=bool(one["axes"])):
+                    sizes.setdefault(axis, {1}).add(size)
+        assert all(len(size) <= 2 for size in sizes.values()), (question.cell.key, sizes)
 
 
 def accepts(answer: np.ndarray, expected: np.ndarray, described: dict[str, Any]) -> bool:
@@ -137,15 +152,17 @@ def accepts(answer: np.ndarray, expected: np.ndarray, described: dict[str, Any])
         return False
     if described["exact_zeros"] == "all":
         return not answer[finite].any()
-    by_entry, error = tolerance["by_entry"], np.abs(answer - expected)[finite]
-    if by_entry is None:
-        return bool((error <= tolerance["absolute"]).all())
-    least = by_entry["least_normal"]
-    answer, size = (np.where(np.abs(x) < least, np.copysign(least, expected), x) for x in (answer, expected))
-    logarithms = -np.log(expected, where=expected > 0.0, out=np.zeros_like(expected))
-    row = 1.0 + logarithms.max(axis=-1, keepdims=True, initial=0.0) if by_entry["softmax"] else 1.0
-    near = np.abs(answer - size) <= by_entry["n"] * tolerance["eps"] * np.abs(size) * row
-    return bool((error <= tolerance["absolute"]).all() and near[finite].all())
+    by_entry, zeros = tolerance["by_entry"], expected == 0.0
+    near = np.abs(answer - expected) <= tolerance["absolute"]
+    if described["exact_zeros"] == "each":
+        near &= ~zeros | (answer == 0.0)
+    if by_entry is not None:
+        least = by_entry["least_normal"]
+        small, size = (np.where(np.abs(x) < least, np.copysign(least, expected), x) for x in (answer, expected))
+        logarithms = -np.log(expected, where=expected > 0.0, out=np.zeros_like(expected))
+        row = 1.0 + logarithms.max(axis=-1, keepdims=True, initial=0.0) if by_entry["softmax"] else 1.0
+        near &= zeros | (np.abs(small - size) <= by_entry["n"] * tolerance["eps"] * np.abs(size) * row)
+    return bool(near[finite].all())
 
 
 def test_a_description_decides_as_the_judge_does(described):
@@ -257,6 +274,19 @@ def test_other_vectors_than_were_exported_are_refused(vectors: Path, damage: Cal
     assert result.exit_code == 2 and words in squeezed(result), result.output
 
 
+def test_answers_without_their_vectors_are_refused(vectors: Path):
+    file = vectors.parent / "mine.safetensors"
+    safetensors.numpy.save_file(right(vectors), file)
+    result = invoke("compare", file)
+    assert result.exit_code == 2 and "If it has the answers to test vectors, pass --vectors DIR" in squeezed(result)
+
+
+def test_programs_are_compared_with_each_other(judged: Callable[..., tuple[int, str]], vectors: Path):
+    safetensors.numpy.save_file(right(vectors), vectors.parent / "other.safetensors")
+    code, words = judged(len, vectors.parent / "other.safetensors")
+    assert code == 0 and "green 45 comparisons of mine, other: all within tolerance" in words
+
+
 def test_what_is_no_safetensors_is_refused(vectors: Path):
     result = invoke("compare", vectors / "index.json", "--vectors", vectors)
     assert result.exit_code == 2 and "index.json is not safetensors" in squeezed(result)
@@ -265,6 +295,7 @@ def test_what_is_no_safetensors_is_refused(vectors: Path):
 def test_gradients_that_vectors_lack_are_reported_as_missing(tmp_path: Path):
     folder, file = tmp_path / "vectors", tmp_path / "mine.safetensors"
     assert "1 vectors, without gradients" in exported(folder, "--case", CASE, "--dtype", "float64", "--no-gradients")
+    assert not [name for name in load_arrays(folder / CASE / "float64.safetensors") if "cotangents" in name]
     answers = right(folder)
     assert sorted(answers) == [f"{CASE}/float64/outputs/{name}" for name in ("context", "weights")]
     safetensors.numpy.save_file(answers, file)
@@ -287,17 +318,19 @@ def test_onnx_reads_a_node_test_and_gives_its_outputs(tmp_path: Path):
     from onnx.reference import ReferenceEvaluator
 
     operators = ("--operator", "DotProductAttention,masked_softmax")
-    words = exported(tmp_path, *operators, "--dtype", "float32")
-    models = sorted(tmp_path.glob("*/float32/model.onnx"))
+    words = exported(tmp_path, *operators)
+    models = sorted(tmp_path.glob("*/*/model.onnx"))
     assert len(models) > 30 and f"{len(models)} of them also as ONNX models" in words
     assert "ONNX's Attention has no dropout mask" in words and "ONNX's Softmax has no mask" in words
+    assert "ONNX's reference differs in context of DotProductAttention-context_scale in float64" in words
     ids = {path.parts[-3].partition("-")[2] for path in models}
     assert {"none", "fully_masked", "bias_softcap", "groups_one", "context_scale", "heads_mask"} <= ids
     for path in models:
         read = {}
         for kind in ("input", "output"):
-            files = [path.parent / "test_data_set_0" / f"{kind}_{n}.pb" for n in range(9)]
-            tensors = [onnx.TensorProto.FromString(file.read_bytes()) for file in files if file.exists()]
+            count = len(list((path.parent / "test_data_set_0").glob(f"{kind}_*.pb")))
+            files = [path.parent / "test_data_set_0" / f"{kind}_{number}.pb" for number in range(count)]
+            tensors = [onnx.TensorProto.FromString(file.read_bytes()) for file in files]
             read[kind] = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
         results = ReferenceEvaluator(onnx.load(path)).run(None, read["input"])
         for (name, expected), actual in zip(read["output"].items(), results, strict=True):
