@@ -143,6 +143,7 @@ static void attend(const char *path) {
 #endif
             if (open[j] && s[j] > most) most = s[j];
         }
+        /* Weights and context, and what flows back to each weight. */
         for (long j = 0; j < keys; j++) if (open[j]) total += w[j * step] = exp(s[j] - most);
         for (long j = 0; j < keys; j++) if (open[j]) {
             w[j * step] /= total;
@@ -157,6 +158,7 @@ static void attend(const char *path) {
             g[j] = factor * flow + get(&dw, b, h, i, j, 0);
             mean += w[j * step] * g[j];
         }
+        /* The softmax is invariant to a shift of a row: its gradient is that of the weights without their mean. */
         for (long j = 0; j < keys; j++) if (open[j]) {
             real ds = w[j * step] * (g[j] - mean);
             if (bias.data) bias.out[at(&bias, b, h, i, j)] += ds;

@@ -75,17 +75,15 @@ def description(question: Question, arrays: Mapping[str, np.ndarray], onnx: str)
         "options": _chosen(called[-1], case.options),
         "meanings": {option.name: option.meaning for one in (entry, called[-1]) for option in one.options},
         "calls": [
-            {"name": one.name, "summary": one.summary, "formula": one.formula, "notes": one.notes}
+            {"name": one.name, "arguments": _arguments(one, case), "summary": one.summary, **_stated(one)}
             for one in called
-            if one is not entry
         ],
         "inner_layers": {
-            name: {"layer": layer.name, "config": _chosen(layer, given), "formula": layer.formula}
+            name: {"layer": layer.name, "config": _chosen(layer, given), **_stated(layer)}
             for name, layer, given in inner
         },
         "definitions": {
-            one.name: {"formula": one.formula, "notes": one.notes}
-            for one in _definitions([entry, *called, *(layer for _, layer, _ in inner)])
+            one.name: _stated(one) for one in _definitions([entry, *called, *(layer for _, layer, _ in inner)])
         },
         "same_arrays": dict(case.shared),
         "remarks": list(_remarks(case)),
@@ -119,6 +117,20 @@ def calls_of(case: Case) -> list[Operator]:
     return [one.time_major for one in called] if case.config.get("time_major") else called
 
 
+def _stated(entry: Operator | Layer) -> dict[str, str]:
+    """The formula and notes of an operator; of a layer also those of its call, such as what lengths do."""
+    stated = {"formula": entry.formula, "notes": entry.notes}
+    if isinstance(entry, Layer):
+        call = entry.method("call")
+        stated |= {"formula_of_call": call.formula, "notes_of_call": call.notes}
+    return stated
+
+
+def _arguments(called: Operator, case: Case) -> list[str]:
+    """The arrays of a case that a call takes; others come from the calls before it."""
+    return [tensor.name for tensor in called.inputs if tensor.name in {**case.inputs, **case.shared}]
+
+
 def _chosen(entry: Operator | Layer, given: Mapping[str, Any]) -> dict[str, Any]:
     """Every option with its value."""
     return {option.name: given.get(option.name, option.value) for option in entry.options}
@@ -138,7 +150,7 @@ def _definitions(of: Sequence[Operator | Layer]) -> Iterator[Operator | Layer]:
     """The operators that formulas and notes refer to, directly or not, and how lengths and a mask combine."""
     waiting, seen = list(of), {one.name.partition(".")[0] for one in of}
     for one in waiting:
-        words = set(re.findall(r"\w+", f"{one.formula} {one.notes}"))
+        words = set(re.findall(r"\w+", " ".join(_stated(one).values())))
         if isinstance(one, Operator) and {"valid_lens", "mask"} <= {tensor.name for tensor in one.inputs}:
             words.add("attention_mask")
         for entry in ENTRIES:

@@ -18,6 +18,7 @@ from attention_core.operators import ENTRIES
 from backends.archives import load_arrays
 from backends.schema import typed
 from parity_tests import assert_parity
+from parity_tests.cases.call import OPTIMISERS
 from parity_tests.cases.case import Arrays
 from parity_tests.cases.selection import Cell
 from parity_tests.cases.suite import all_cases
@@ -128,15 +129,22 @@ def test_a_description_explains_every_name_and_every_array(described):
     names = {entry.name for entry in ENTRIES}
     for question, arrays, text in described:
         parts = [text, *text["calls"], *text["inner_layers"].values(), *text["definitions"].values()]
-        words = set(re.findall(r"\w+", " ".join(part["formula"] + part.get("notes", "") for part in parts)))
+        stated = [
+            part.get(f"{kind}{of}", "") for part in parts for kind in ("formula", "notes") for of in ("", "_of_call")
+        ]
+        words = set(re.findall(r"\w+", " ".join(stated)))
         explained = {text["operator"], *text["definitions"], *(one["layer"] for one in text["inner_layers"].values())}
         if {"valid_lens", "mask"} <= set(question.cell.case.inputs):
             words.add("attention_mask")
         assert words & names <= explained, question.cell.key
         assert [one["name"] for one in (*text["inputs"], *text["expected"])] == list(arrays)
+        taken = {name for call in text["calls"] for name in call["arguments"]}
+        lists = text["operator"] in (*OPTIMISERS, "clip_by_global_norm")  # which the remarks explain
+        assert taken == {*question.cell.case.inputs, *text["same_arrays"]} or lists, question.cell.key
+        assert bool(text["remarks"]) == (lists or bool(text["same_arrays"])), question.cell.key
         sizes: dict[str, set[int]] = {}
         for one in (*text["inputs"], *text["expected"]):
-            assert (one["axes"] is not None and one["meaning"]) or text["remarks"], (question.cell.key, one["name"])
+            assert (one["axes"] is not None and one["meaning"]) or lists, (question.cell.key, one["name"])
             if one["name"].partition("/")[2] not in question.cell.case.parameters:
                 for axis, size in zip(one["axes"] or (), one["shape"], strict=bool(one["axes"])):
                     sizes.setdefault(axis, {1}).add(size)
