@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -46,7 +46,7 @@ class Answer:
     @property
     def refused(self) -> str:
         """Why there is no answer, in a word; empty if there is one."""
-        words = {"ok": "", "not-implemented": "not taken", "not-applicable": "none", "timeout": "hangs"}
+        words = {"ok": "", "not-implemented": "no such argument", "not-applicable": "none", "timeout": "hangs"}
         return words.get(self.status, self.status)
 
     @cached_property
@@ -69,7 +69,7 @@ class Answer:
 
     def with_gradients(self, words: str) -> str:
         """The words for the outputs, and for gradients that are NaN."""
-        return f"{words}; ∇ NaN" if self.spoilt(self.gradients) else words
+        return f"{words}; gradients NaN" if self.spoilt(self.gradients) else words
 
 
 def double(array: np.ndarray) -> np.ndarray:
@@ -91,11 +91,21 @@ def alike(actual: np.ndarray, expected: np.ndarray, beside: np.ndarray | None = 
 
 def fully_masked_rows(answer: Answer) -> str:
     """The context of a query that may attend to nothing, and its gradients."""
+    kind = masked_rows(answer)[1]
+    words = answer.with_gradients(kind)
+    if words != kind or not answer.gradients:
+        return words
+    return f"{kind}; gradients 0" if all(map(answer.like, answer.gradients)) else f"{kind}; gradients flow"
+
+
+def masked_rows(answer: Answer) -> tuple[np.ndarray, str]:
+    """The queries that may attend to nothing, as booleans, and what their context is, in a word or two."""
     case, dtype = answer.cell
     inputs, _ = case.at(dtype)
     mask = reference.attention_mask(inputs["keys"].shape[1], inputs.get("valid_lens"), inputs.get("mask"))
     assert mask is not None
-    rows = ~np.broadcast_to(mask, (*inputs["queries"].shape[:2], inputs["keys"].shape[1])).any(axis=-1)
+    shape = (*inputs["queries"].shape[:2], inputs["keys"].shape[1])
+    rows = ~np.asarray(np.broadcast_to(mask, shape).any(axis=-1))
     context = double(answer.actual["context"])[rows]
     kinds = {
         "0": answer.expected["context"],
@@ -103,11 +113,14 @@ def fully_masked_rows(answer: Answer) -> str:
         "as without a mask": without_mask(case, dtype),
         "NaN": np.full(answer.expected["context"].shape, np.nan),
     }
-    kind = next((name for name, array in kinds.items() if alike(context, array[rows])), "something else")
-    words = answer.with_gradients(kind)
-    if words != kind or not answer.gradients:
-        return words
-    return f"{kind}; ∇ 0" if all(map(answer.like, answer.gradients)) else f"{kind}; ∇ flows"
+    return rows, next((name for name, array in kinds.items() if alike(context, array[rows])), "something else")
+
+
+def left_padding(answer: Answer) -> str:
+    """What queries get that keys hidden on the left leave without any, and whether those keys change the others."""
+    rows, kind = masked_rows(answer)
+    same = alike(answer.actual["context"][~rows], answer.expected["context"][~rows])
+    return answer.with_gradients(f"the padding gets {kind}; the rest {'' if same else 'not '}as if padded on the right")
 
 
 def without_mask(case: Case, dtype: str) -> np.ndarray:
@@ -199,10 +212,27 @@ CLASSIFIERS: dict[str, Callable[[Answer], str]] = {
     "below": lengths_out_of_range,
     "polarity": lambda answer: polarity(answer.actual["context"]),
     "gradients": gradients,
+    "left_padding": left_padding,
 }
 """The classifier of each question's answer."""
 
 
-def classify(question: str, answer: Answer) -> str:
-    """The finding of an answer, in a word or two."""
-    return answer.refused or CLASSIFIERS[question](answer)
+def chosen(answer: Answer, alternatives: Mapping[str, Case]) -> str:
+    """The words of the case whose context the answer is."""
+    context, dtype = answer.actual["context"], answer.cell.dtype
+    for words, case in alternatives.items():
+        if alike(context, context_of(case, dtype)):
+            return words
+    return "something else" if np.isfinite(double(context)).all() else "NaN"
+
+
+def context_of(case: Case, dtype: str) -> np.ndarray:
+    """The reference's context in a case that is not one of the specification's."""
+    return computed_outputs(case, *case.at(dtype))["context"]
+
+
+def classify(name: str, answer: Answer, alternatives: Mapping[str, Case] | None = None) -> str:
+    """The finding of an answer, in a word or two: by a question's alternatives, or else by its classifier."""
+    if answer.refused:
+        return answer.refused
+    return chosen(answer, alternatives) if alternatives else CLASSIFIERS[name](answer)

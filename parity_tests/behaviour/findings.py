@@ -43,6 +43,17 @@ COLUMNS = {
     "below": "lengths below 0",
     "polarity": "True in a mask",
     "gradients": "gradients",
+    "causal": "causal with 5 queries and 7 keys",
+    "causal_one": "causal with 1 query and 7 keys",
+    "mask_and_causal": "causal together with a mask",
+    "padding_and_causal": "causal together with a padding mask",
+    "lengths_and_causal": "causal together with lengths",
+    "key_head": "key head of a query head",
+    "float_mask": "float mask",
+    "softcap_and_mask": "soft cap and mask",
+    "left_padding": "left padding",
+    "steps": "steps with a cache",
+    "steps_causal": "steps with a cache, causal",
 }
 """The titles of the findings."""
 
@@ -61,7 +72,8 @@ def installed(target: ThirdParty) -> bool:
 def questions(target: ThirdParty) -> dict[str, Question]:
     """The questions that are put to a target."""
     every = questions_for(target.operator, target.takes, target.raw)
-    return {name: question for name, question in every.items() if name not in target.undefined}
+    left_out = {*target.undefined, *target.leaves, *(name for name in every if target.asks and name not in target.asks)}
+    return {name: question for name, question in every.items() if name not in left_out}
 
 
 def record_answers(
@@ -93,16 +105,16 @@ def findings_of(target: ThirdParty, recording: Recording) -> tuple[str, Findings
     found = dict.fromkeys(target.undefined, UNDEFINED)
     for name, question in questions(target).items():
         cells = [Cell(question.case, dtype) for dtype in question.case.dtypes]
-        words = {cell.dtype: classify(name, Answer.of(recording, cell)) for cell in cells}
+        words = {cell.dtype: classify(name, Answer.of(recording, cell), question.alternatives) for cell in cells}
         found |= words if name == "half" else {name: summary(**words)}
     versions = recording.about["versions"]  # without what distinguishes builds
     named = ", ".join(f"{name} {versions[name].partition('+')[0]}" for name in target.packages)
     return named, {name: found[name] for name in COLUMNS if name in found}
 
 
-def summary(float64: str, float32: str) -> str:
+def summary(float32: str, float64: str = "") -> str:
     """The finding in float32, and that in float64 if it differs."""
-    return float32 if float32 == float64 else f"{float32} (float64: {float64})"
+    return float32 if float64 in ("", float32) else f"{float32} (float64: {float64})"
 
 
 def ask_all(

@@ -1,8 +1,9 @@
-"""The page of the frameworks' own attention: a table of the recorded findings, and the meaning of its words."""
+"""The page of the frameworks' own attention: a table for each question, and the meaning of its words."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -16,17 +17,28 @@ FRAMEWORKS = {"torch": "PyTorch", "keras": "Keras", "jax": "JAX", "flax": "Flax"
 
 HEAD = """# Behaviour of the frameworks' own attention
 
-Every entry of the table was measured: each call ran the same cases, and its outputs were classified.
+Each answer was measured: every call ran the same cases, and its outputs were compared with those of each convention.
+All were measured on a CPU, in float32 unless an answer says float64; kernels on a GPU differ.
 `attention-parity behaviour` probes the installed frameworks again and reports what differs; `--write` writes this page.
-Each entry links to the cases that show it, its meaning, and the line with the same behaviour in this library.
+
+## What the calls disagree about
 """
 
+TABLE = """
+The number of calls that give each answer, without details. The questions are in the order of how many calls answer
+otherwise than most; a call that lacks the argument is not counted.
+
+| question | answers |
+|---|---|"""
+
 NOTES = """
-∇ marks gradients, and float64 a finding that differs from that in float32. All entries were measured on a CPU; kernels
-on a GPU differ. PyTorch's `nn.MultiheadAttention` uses its fast path in evaluation, without gradients, for
-self-attention with an even number of heads: queries, keys and values share one array, so that NaN in a key is also NaN
-in its value.
+PyTorch's `nn.MultiheadAttention` uses its fast path in evaluation, without gradients, for self-attention with an even
+number of heads. Queries, keys and values share one array there, so that NaN in a key is also NaN in its value, and
+causal masking is not asked about.
 """
+
+ABSENT = "no such argument"
+"""The answer of a call that does not take what a question needs."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +60,10 @@ class Convention:
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of the table: its findings, and the meaning of its words.
+class Section:
+    """A section of the page: a question, its findings, and the meaning of their words.
 
-    asks are the questions of the findings, if they have other names.
+    asks are the questions of the findings, if they have other names; threads are discussions as repository#number.
     """
 
     title: str
@@ -59,6 +71,7 @@ class Column:
     explained: str
     conventions: tuple[Convention, ...]
     asks: tuple[str, ...] = ()
+    threads: tuple[str, ...] = ()
 
     @property
     def anchor(self) -> str:
@@ -66,8 +79,10 @@ class Column:
         return re.sub(r"[^\w -]", "", self.title.lower()).replace(" ", "-")
 
 
-COLUMNS = (
-    Column(
+CONTEXT = "context, weights = attention.DotProductAttention()(queries, keys, values, "
+
+SECTIONS = (
+    Section(
         "Fully masked rows",
         ("fully_masked",),
         "The context of a query that may attend to nothing, and whether gradients flow through it.",
@@ -97,7 +112,7 @@ COLUMNS = (
             ),
         ),
     ),
-    Column(
+    Section(
         "NaN in a hidden value",
         ("hidden_value",),
         "NaN in values that no query may attend to, as in padding that was never written.",
@@ -114,7 +129,7 @@ COLUMNS = (
             ),
         ),
     ),
-    Column(
+    Section(
         "NaN in a hidden key",
         ("hidden_key",),
         "NaN in keys that no query may attend to.",
@@ -130,13 +145,13 @@ COLUMNS = (
                 "weights = attention.masked_softmax(scores + {xp}.where(mask, 0.0, -1e9))",
             ),
             Convention(
-                "ignored, ∇ NaN",
+                "ignored; gradients NaN",
                 "the scores are replaced, so that the output is right; the gradient of a query still meets the key",
                 "weights = attention.masked_softmax(attention.scaled_dot_score(queries, keys), mask=mask)",
             ),
         ),
     ),
-    Column(
+    Section(
         "Large scores",
         ("large", "huge"),
         "Scores to ±2e6, then to ±1.6e10, with gaps of 1,000 and more: whether a hidden key can get more weight than "
@@ -150,18 +165,18 @@ COLUMNS = (
             ),
         ),
     ),
-    Column(
+    Section(
         "Half precision",
         ("float16", "bfloat16"),
-        "The worst error of outputs and gradients, in eps of the largest entry, in float16 (f16) and bfloat16 (bf16). "
-        "An error or a crash is that of the framework; none means that the dtype is not supported.",
+        "The worst error of outputs and gradients, in eps of the dtype times the largest entry. An error or a "
+        "crash is that of the framework; none means that the dtype is not supported.",
         (),
         ("half",),
     ),
-    Column(
+    Section(
         "Lengths",
         ("beyond", "below"),
-        "Lengths beyond the keys, and below 0. Most calls take no lengths.",
+        "Lengths beyond the keys, and below 0. Calls that are not in the table take no lengths.",
         (
             Convention(
                 "clipped",
@@ -175,7 +190,7 @@ COLUMNS = (
             Convention("wrong, NaN, error, crash", "the call fails, or not every key is hidden in some rows"),
         ),
     ),
-    Column(
+    Section(
         "True in a mask",
         ("polarity",),
         "What True means in a boolean mask that is passed unchanged. `parity_tests.polarity.polarity(attend)` detects "
@@ -187,7 +202,7 @@ COLUMNS = (
             Convention("hidden", "the opposite", "weights = attention.masked_softmax(scores, mask=~mask)"),
         ),
     ),
-    Column(
+    Section(
         "Gradients",
         ("gradients",),
         "Gradients where a mask hides keys and no row is fully masked, against the specification's tolerances.",
@@ -204,23 +219,161 @@ COLUMNS = (
             Convention("none", "no gradients are available"),
         ),
     ),
+    Section(
+        "Causal with fewer queries than keys",
+        ("causal", "causal_one"),
+        "The call's own causal masking: `is_causal=True`, in Keras's layers `use_causal_mask=True`, and a window "
+        "without keys behind where the call is named with `local_window_size`.",
+        (
+            Convention(
+                "top left",
+                "query i attends to keys 0 to i, and the last keys are hidden from every query",
+                f"{CONTEXT}mask=attention.causal_mask(5, 7))",
+            ),
+            Convention(
+                "bottom right",
+                "the last query attends to every key, as a step with a cache needs",
+                f"{CONTEXT}mask=attention.causal_mask(5, 7, offset=2))",
+            ),
+            Convention("no key is hidden", "the argument has no effect"),
+            Convention("attends to the first key alone", "what the top left means for a single query"),
+            Convention("attends to every key", "what the bottom right means for a single query"),
+            Convention("error", "the call raises; PyTorch's `nn.MultiheadAttention` needs a mask beside the flag"),
+        ),
+        threads=("pytorch/pytorch#108108", "microsoft/onnxruntime#29020", "ml-explore/mlx#2835"),
+    ),
+    Section(
+        "Causal together with a mask",
+        ("mask_and_causal", "padding_and_causal", "lengths_and_causal"),
+        "The same argument beside a mask for each query, a padding mask, or lengths, where the call takes those.",
+        (
+            Convention(
+                "both are applied",
+                "a key is open where both leave it open",
+                f"{CONTEXT}mask=attention.mask_and(mask, attention.causal_mask(5, 5)))",
+            ),
+            Convention("the mask is ignored", "the argument is taken for a hint that the mask is causal"),
+            Convention(
+                "every query attends to the first key alone",
+                "causal masking is made for the one row of the padding mask, which all queries share",
+            ),
+            Convention("causal is ignored", "the mask alone is applied", f"{CONTEXT}mask=mask)"),
+            Convention(
+                "both are applied, causal from the top left", "query i attends to keys 0 to i within the length"
+            ),
+            Convention(
+                "both are applied, causal from the bottom right", "the last query attends to every key of the length"
+            ),
+            Convention(
+                "both are applied, causal from the last key of each length",
+                "the last query stands at the last key of its own sequence",
+            ),
+            Convention("the lengths are ignored", "causal masking alone is applied"),
+            Convention(
+                "error",
+                "the call raises; PyTorch's `nn.MultiheadAttention` needs a mask for each query beside the flag, and "
+                "onnxruntime takes no mask of one row",
+            ),
+        ),
+        threads=("pytorch/pytorch#99282", "pytorch/pytorch#100709"),
+    ),
+    Section(
+        "Float mask",
+        ("float_mask",),
+        "A mask of floating numbers, some of them 0, passed unchanged as the mask, and as the bias where the call is "
+        "named with `bias`.",
+        (
+            Convention("added to the scores", "it is a bias", f"{CONTEXT}bias=mask)"),
+            Convention("may attend where it is not 0", "it is cast to booleans", f"{CONTEXT}mask=mask != 0)"),
+            Convention(
+                "hidden where it is not 0", "it is cast to booleans, and True hides", f"{CONTEXT}mask=mask == 0)"
+            ),
+            Convention("error", "the call raises"),
+        ),
+    ),
+    Section(
+        "Key head of a query head",
+        ("key_head",),
+        "Which head of keys a query head h reads where there are fewer of them.",
+        (
+            Convention(
+                "repeated",
+                "key head ⌊h · key_heads / query_heads⌋: neighbours share one",
+                f"{CONTEXT[:-2]})",
+            ),
+            Convention(
+                "tiled",
+                "key head h mod key_heads",
+                "context, weights = attention.DotProductAttention()(queries, {xp}.tile(keys, (1, 3, 1, 1)), "
+                "{xp}.tile(values, (1, 3, 1, 1)))",
+            ),
+            Convention("error", "the call raises: it wants as many heads of keys as of queries"),
+        ),
+    ),
+    Section(
+        "Soft cap and mask",
+        ("softcap_and_mask",),
+        "Whether softcap · tanh(scores / softcap) is computed before keys are hidden or behind that.",
+        (
+            Convention(
+                "before the mask",
+                "hidden keys have no weight",
+                "context, weights = attention.DotProductAttention(softcap=0.25)(queries, keys, values, mask=mask)",
+            ),
+            Convention("behind the mask", "the cap makes -softcap of -inf, and hidden keys get weight"),
+            Convention("the cap is ignored", "the argument has no effect"),
+            Convention("error", "the call raises; Keras has a soft cap in JAX on a TPU alone"),
+        ),
+        threads=("onnx/onnx#7865",),
+    ),
+    Section(
+        "Left padding",
+        ("left_padding",),
+        "A causal mask that also hides the first keys of each sequence, so that the first queries may attend to "
+        "nothing: what those get, and what the others get. Calls that hide keys by lengths cannot say it.",
+        (
+            Convention("the padding gets 0, uniform, NaN", "as in a fully masked row"),
+            Convention(
+                "the rest as if padded on the right",
+                "a query that may attend to some key gets what it would get without the padding",
+            ),
+            Convention("gradients NaN", "the queries of the padding spoil the gradients of all"),
+        ),
+        threads=("pytorch/pytorch#103749",),
+    ),
+    Section(
+        "Steps with a cache",
+        ("steps", "steps_causal"),
+        "One query, key and value in each call, which keeps the earlier keys and values: against one call with all of "
+        "them and a causal mask. Then the same with `is_causal=True`.",
+        (
+            Convention("equal to the full pass", "each query attends to the keys so far"),
+            Convention(
+                "attends to the first key alone",
+                "causal masking starts from the top left, where the single query is in front of all keys",
+            ),
+        ),
+        threads=("google/flax#5591",),
+    ),
 )
 
 
 def page(records: Records) -> str:
     """The whole page, as Markdown."""
-    return "\n".join([*_table(records), *(line for column in COLUMNS for line in _section(column, records)), ""])
+    return "\n".join([*_opening(records), *(line for section in SECTIONS for line in _section(section, records)), ""])
 
 
-def _table(records: Records) -> Iterator[str]:
+def _opening(records: Records) -> Iterator[str]:
     yield HEAD
-    yield f"| call | {' | '.join(column.title for column in COLUMNS)} |"
-    yield f"|---|{'---|' * len(COLUMNS)}"
-    for target in THIRD_PARTY:
-        if target.id in records:
-            found = records[target.id][-1]["found"]
-            entries = (f"[{_entry(column, found)}](#{column.anchor})" for column in COLUMNS)
-            yield f"| {_call(target)} | {' | '.join(entries)} |"
+    rows = [(section, name) for section in SECTIONS if section.conventions for name in section.findings]
+    rows.sort(key=lambda row: -disagreement(row[1], records))
+    first, second, third, *_ = dict.fromkeys(section.title for section, _ in rows)
+    yield f"Most about *{first}*, *{second}* and *{third}*."
+    yield TABLE
+    for section, name in rows:
+        counts = "; ".join(f"{words}: {number}" for words, number in _counts(name, records).most_common())
+        case = f", {CASE_OF[name]}" if name in CASE_OF else ""
+        yield f"| [{section.title}](#{section.anchor}){case} | {counts} |"
     yield NOTES
     yield "Versions:"
     yield ""
@@ -229,86 +382,133 @@ def _table(records: Records) -> Iterator[str]:
         versions = dict.fromkeys(entry["versions"] for name in targets for entry in records.get(name, []))
         if versions:
             yield f"- {title}: {'; '.join(versions)}"
-    yield from _older(records)
     yield ""
 
 
-def _call(target: ThirdParty) -> str:
-    name, *rest = target.call.split(", ")
-    settings = (f"`{setting}`" if "_" in setting else setting for setting in rest)
-    return "<br>".join([f"{FRAMEWORKS[target.module]} `{name}`", *settings])
+def _counts(name: str, records: Records) -> Counter[str]:
+    """How many calls give each answer to a question, without its details; those that lack the argument aside."""
+    every = [records[target.id][-1]["found"] for target in THIRD_PARTY if target.id in records]
+    words = [re.split(r"; | \(| in \d", _plain(found[name]))[0] for found in every if name in found]
+    return Counter(word for word in words if word != ABSENT)
 
 
-SHORT = {
-    "float16": "f16 ",
-    "bfloat16": "bf16 ",
-    "beyond": "beyond: ",
-    "below": "below 0: ",
-    "large": "2e6: ",
-    "huge": "2e10: ",
+def disagreement(name: str, records: Records) -> int:
+    """How many calls answer a question otherwise than most."""
+    numbers = _counts(name, records).values()
+    return sum(numbers) - max(numbers, default=0)
+
+
+def _answers(section: Section, records: Records) -> list[tuple[ThirdParty, str]]:
+    """The calls that were asked, and their answers."""
+    recorded = [target for target in THIRD_PARTY if target.id in records]
+    answers = [(target, _answer(section, records[target.id][-1]["found"])) for target in recorded]
+    return [(target, words) for target, words in answers if words]
+
+
+CASE_OF = {
+    "large": "to ±2e6",
+    "huge": "to ±2e10",
+    "beyond": "beyond the keys",
+    "below": "below 0",
+    "causal": "5 queries, 7 keys",
+    "causal_one": "1 query, 7 keys",
+    "mask_and_causal": "mask",
+    "padding_and_causal": "padding mask",
+    "lengths_and_causal": "lengths",
+    "steps": "plain",
+    "steps_causal": "causal",
 }
+"""The difference between the findings of a section, where they have none of a dtype."""
 
 
-def _entry(column: Column, found: dict[str, str]) -> str:
-    """A cell of the table: every finding of the column, one below the other."""
-    words = {name: found[name] for name in column.findings if name in found}
-    if not words:
-        return "takes none"
-    if len(words) > 1 and len({*words.values()}) == 1 and column.title != "Half precision":
-        return _broken(next(iter(words.values())))
-    return "<br>".join((SHORT[name] if len(words) > 1 else "") + _broken(text) for name, text in words.items())
+def _answer(section: Section, found: dict[str, str]) -> str:
+    """The findings of a section in one line; empty if there are none."""
+    words = {name: _plain(found[name]) for name in section.findings if name in found}
+    if len({*words.values()}) <= 1 and (len(words) == len(section.findings) or ABSENT in words.values()):
+        return next(iter(words.values()), "")
+    return "; ".join(f"{CASE_OF.get(name, name)}: {text}" for name, text in words.items())
 
 
-def _broken(words: str) -> str:
-    """The words with those for float64 in a line of their own."""
-    words = words.removeprefix("True = ").replace("; ∇", "<br>∇")
-    return re.sub(r" \((float64: .*)\)$", r"<br>\1", words)
+def _plain(words: str) -> str:
+    """The words without signs that need a key."""
+    return re.sub(r"≤ (\d+)", r"within \1 eps", words.removeprefix("True = "))
 
 
-def _older(records: Records) -> Iterator[str]:
+def _older(section: Section, records: Records) -> Iterator[str]:
     """The findings of older versions that differ."""
     lines = []
     for target in THIRD_PARTY:
         *older, newest = records.get(target.id, [{}])
         for entry in older:
-            for name, words in newest["found"].items():
+            for name in section.findings:
+                words = newest["found"].get(name, "")
                 was = entry["found"].get(name, words)
                 if was != words and not near(was, words):
                     lines.append(f"- {target.call} in {entry['versions']}: {TITLES[name]}: {was}, now {words}")
     if lines:
-        yield from ("", "Different behaviour of other versions:", "", *lines)
+        yield from ("Older versions differ:", "", *lines, "")
 
 
-def _section(column: Column, records: Records) -> Iterator[str]:
-    yield f"## {column.title}"
+def _section(section: Section, records: Records) -> Iterator[str]:
+    yield f"## {section.title}"
     yield ""
-    yield column.explained
+    yield section.explained
     yield ""
-    for convention in column.conventions:
+    yield from _table(section, records)
+    yield ""
+    yield from _older(section, records)
+    for convention in section.conventions:
         line = convention.line_in("torch") if convention.line or convention.lines else ""
         yield f"- **{convention.words}**: {convention.meaning}." + (f"<br>`{line}`" if line else "")
     yield ""
+    if section.threads:
+        links = (f"[{name}](https://github.com/{name.replace('#', '/issues/')})" for name in section.threads)
+        yield f"Discussed in {', '.join(links)}."
+        yield ""
     yield "Cases:"
     yield ""
-    for question in _questions(column, records):
+    for question in _questions(section, records):
         case = f"`attention-parity show {question.source}`" if question.source else ""
         yield f"- {', with '.join(filter(None, (case, question.change)))}"
     yield ""
 
 
-def _questions(column: Column, records: Records) -> list[Question]:
-    """The questions of a column, each once."""
+def _table(section: Section, records: Records) -> Iterator[str]:
+    """A row for each answer in each framework, those without the argument last."""
+    answers = _answers(section, records)
+    rows: dict[tuple[str, str], dict[str, None]] = {}
+    for target, answer in sorted(answers, key=lambda pair: pair[1] == ABSENT):
+        alike = {words for other, words in answers if _function(other) == _function(target)} == {answer}
+        rows.setdefault((FRAMEWORKS[target.module], answer), {})[_call(target, settings=not alike)] = None
+    yield "| framework | call | answer |"
+    yield "|---|---|---|"
+    for (framework, answer), calls in rows.items():
+        yield f"| {framework} | {'<br>'.join(calls)} | {answer} |"
+
+
+def _function(target: ThirdParty) -> tuple[str, str]:
+    return target.module, target.call.partition(", ")[0]
+
+
+def _call(target: ThirdParty, settings: bool) -> str:
+    """The name of a call, with its settings where other settings of the same function differ."""
+    name, *rest = target.call.split(", ")
+    marked = (f"`{setting}`" if "_" in setting or "=" in setting else setting for setting in rest)
+    return ", ".join([f"`{name}`", *(marked if settings else ())])
+
+
+def _questions(section: Section, records: Records) -> list[Question]:
+    """The questions of a section, each once."""
     distinct: dict[tuple[str, str], Question] = {}
     for target in THIRD_PARTY:
         if target.id in records:
             by_name = questions(target)
-            for question in (by_name[name] for name in column.asks or column.findings if name in by_name):
+            for question in (by_name[name] for name in section.asks or section.findings if name in by_name):
                 distinct.setdefault((question.source, question.change), question)
     return list(distinct.values())
 
 
 def conventions() -> Iterable[Convention]:
     """Every convention with a line."""
-    return [
-        convention for column in COLUMNS for convention in column.conventions if convention.line or convention.lines
-    ]
+    every = (convention for section in SECTIONS for convention in section.conventions)
+    return [convention for convention in every if convention.line or convention.lines]

@@ -17,6 +17,8 @@ class Attention:
     """The arguments of an attention layer: canonical arrays of the framework, and options.
 
     With raw, the mask goes to the framework's call as it is: `parity_tests.polarity` recognises what True means there.
+    With causal, an argument of the call asks for causal masking; with steps, the call gets queries, keys and values one
+    by one, and keeps the earlier ones in its cache. Only `parity_tests.behaviour` sets these three.
     """
 
     parameters: dict[str, Any]
@@ -26,12 +28,16 @@ class Attention:
     valid_lens: Any = None
     mask: Any = None
     scale: float | None = None
+    softcap: float | None = None
     num_heads: int = 1
+    num_key_heads: int | None = None
     query_size: int = 0
     hidden_size: int | None = None
     bias: bool = True
     per_head: bool = False
     raw: bool = False
+    causal: bool = False
+    steps: bool = False
 
     @property
     def factor(self) -> float:

@@ -32,6 +32,8 @@ class ThirdParty:
     takes is what hides keys: "mask", or "lengths". raw says that the target's function takes raw=True and then passes
     the mask as it is, where it is inverted otherwise. undefined names the questions that are not put to it: its call
     then reads or writes memory outside its arrays, so the answer, and any later one of the process, is by chance.
+    leaves names those that cannot be put, since the target brings the arrays into another shape. asks names the only
+    ones that are put to it, if it differs from another target in their answers alone.
     """
 
     module: str
@@ -41,6 +43,8 @@ class ThirdParty:
     takes: str = "mask"
     raw: bool = False
     undefined: tuple[str, ...] = ()
+    leaves: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -65,6 +69,8 @@ class ThirdParty:
 
 DOT, HEADS = "DotProductAttention", "MultiHeadAttention"
 MODULE = "nn.MultiheadAttention"
+STEPS = ("steps", "steps_causal")
+CAUSAL = ("causal", "causal_one", "mask_and_causal", "padding_and_causal")
 
 THIRD_PARTY = (
     ThirdParty("torch", "scaled_dot_product_attention", "F.scaled_dot_product_attention", DOT),
@@ -72,22 +78,42 @@ THIRD_PARTY = (
     ThirdParty("torch", "multihead_attention_eval", f"{MODULE}, need_weights=False, eval", HEADS, raw=True),
     ThirdParty("torch", "multihead_attention_weights_train", f"{MODULE}, need_weights=True, train", HEADS, raw=True),
     ThirdParty("torch", "multihead_attention_weights_eval", f"{MODULE}, need_weights=True, eval", HEADS, raw=True),
-    ThirdParty("torch", "multihead_attention_fast", f"{MODULE}, eval, fast path", HEADS, raw=True),
-    ThirdParty("keras", "attention", "layers.Attention", DOT),
-    ThirdParty("keras", "additive_attention", "layers.AdditiveAttention", "AdditiveAttention"),
+    ThirdParty("torch", "multihead_attention_fast", f"{MODULE}, eval, fast path", HEADS, raw=True, leaves=CAUSAL),
+    ThirdParty("torch", "flex_attention_eager", "flex_attention", DOT),
+    ThirdParty("keras", "attention", "layers.Attention", DOT, leaves=("mask_and_causal",)),
+    ThirdParty(
+        "keras", "additive_attention", "layers.AdditiveAttention", "AdditiveAttention", leaves=("mask_and_causal",)
+    ),
     ThirdParty("keras", "multi_head_attention", "layers.MultiHeadAttention", HEADS),
     ThirdParty(
         "keras", "multi_head_attention_scores", "layers.MultiHeadAttention, return_attention_scores=True", HEADS
     ),
+    ThirdParty("keras", "group_query_attention", "layers.GroupQueryAttention", HEADS),
     ThirdParty("keras", "ops_dot_product_attention", "ops.dot_product_attention", DOT),
     ThirdParty("jax", "dot_product_attention", "jax.nn.dot_product_attention, mask", DOT),
     ThirdParty(
         "jax", "dot_product_attention_lengths", "jax.nn.dot_product_attention, key_value_seq_lengths", DOT, "lengths"
     ),
+    ThirdParty("jax", "dot_product_attention_bias", "jax.nn.dot_product_attention, bias", DOT, asks=("float_mask",)),
+    ThirdParty(
+        "jax",
+        "dot_product_attention_window",
+        "jax.nn.dot_product_attention, local_window_size",
+        DOT,
+        asks=("causal", "causal_one"),
+    ),
     ThirdParty("flax", "nnx_dot_product_attention", "nnx.dot_product_attention", DOT),
     ThirdParty("flax", "nnx_multi_head_attention", "nnx.MultiHeadAttention", HEADS),
     ThirdParty("flax", "linen_dot_product_attention", "linen.dot_product_attention", DOT),
     ThirdParty("flax", "linen_multi_head_attention", "linen.MultiHeadDotProductAttention", HEADS),
+    ThirdParty("flax", "nnx_multi_head_attention_decode", "nnx.MultiHeadAttention, decode=True", HEADS, asks=STEPS),
+    ThirdParty(
+        "flax",
+        "linen_multi_head_attention_decode",
+        "linen.MultiHeadDotProductAttention, decode=True",
+        HEADS,
+        asks=STEPS,
+    ),
     ThirdParty(
         "mxnet",
         "softmax_use_length",

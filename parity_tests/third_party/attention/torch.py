@@ -8,17 +8,45 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import flex_attention as flex_module
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from backends.torch import runtime
 from parity_tests.third_party.signatures import Attention, Outputs, takes
 
 
-@takes(Attention, "mask", "scale")
+@takes(Attention, "mask", "scale", "num_key_heads", "causal")
 def scaled_dot_product(call: Attention) -> Outputs:
     """F.scaled_dot_product_attention."""
     mask = call.mask[:, None] if call.mask is not None and call.mask.dim() < call.queries.dim() else call.mask
-    arrays = (call.queries, call.keys, call.values)
-    return functional.scaled_dot_product_attention(*arrays, attn_mask=mask, scale=call.scale), None
+    arrays, grouped = (call.queries, call.keys, call.values), call.num_key_heads is not None
+    context = functional.scaled_dot_product_attention(
+        *arrays, attn_mask=mask, scale=call.scale, is_causal=call.causal, enable_gqa=grouped
+    )
+    return context, None
+
+
+# Its warning names this switch: without it, every new mask_mod is traced, which takes most of the time.
+flex_module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+
+
+@takes(Attention, "mask", "scale", "softcap", "num_key_heads")
+def flex(call: Attention) -> Outputs:
+    """flex_attention without a compiler: a mask as mask_mod, and a soft cap as score_mod."""
+    arrays = [array if array.dim() == 4 else array[:, None] for array in (call.queries, call.keys, call.values)]
+    cap, hidden = call.softcap, None
+    if call.mask is not None:
+        shape = (*arrays[0].shape[:3], arrays[1].shape[2])
+        mask = (call.mask[:, None] if call.mask.dim() == 3 else call.mask).expand(shape)
+        hidden = create_block_mask(lambda b, h, q, k: mask[b, h, q, k], *shape, device=mask.device)
+    context = flex_attention(
+        *arrays,
+        score_mod=None if cap is None else lambda score, *_: cap * torch.tanh(score / cap),
+        block_mask=hidden,
+        scale=call.scale,
+        enable_gqa=call.num_key_heads is not None,
+    )
+    return context if call.queries.dim() == 4 else context[:, 0], None
 
 
 def widened(array: torch.Tensor, size: int) -> torch.Tensor:
@@ -41,7 +69,7 @@ def mask_keyword(call: Attention) -> dict[str, Any]:
 def multi_head(training: bool, need_weights: bool) -> SimpleNamespace:
     """A target whose MultiHeadAttention is nn.MultiheadAttention without its fast path."""
 
-    @takes(Attention, "mask", "num_heads", "bias", "raw", *["per_head"] * need_weights)
+    @takes(Attention, "mask", "num_heads", "bias", "raw", "causal", *["per_head"] * need_weights)
     def MultiHeadAttention(call: Attention) -> Outputs:
         """Zeros fill the features up to the module's one size: those of all heads together."""
         parameters = call.parameters
@@ -60,7 +88,12 @@ def multi_head(training: bool, need_weights: bool) -> SimpleNamespace:
             module,
             arrays,
             tuple(widened(array, size) for array in (call.queries, call.keys, call.values)),
-            {"need_weights": need_weights, "average_attn_weights": not call.per_head, **mask_keyword(call)},
+            {
+                "need_weights": need_weights,
+                "average_attn_weights": not call.per_head,
+                "is_causal": call.causal,
+                **mask_keyword(call),
+            },
         )
         return context[..., :query_size], weights
 
@@ -104,8 +137,9 @@ def multi_head_fast(call: Attention) -> Outputs:
             "out_proj.bias": widened(parameters["b_o"], width),
         }
     )
-    mask = torch.ones(len(inputs), count, ahead + behind, ahead + behind, dtype=torch.bool)
-    mask[..., :ahead] = False
+    dtype = torch.bool if call.mask is None else call.mask.dtype
+    mask = torch.ones(len(inputs), count, ahead + behind, ahead + behind, dtype=dtype)
+    mask[..., :ahead] = False if dtype == torch.bool else -torch.inf
     if call.mask is not None:
         mask[:, :num_heads, :ahead, ahead:] = call.head_mask
     hidden = (mask if call.raw else ~mask).flatten(0, 1)
@@ -127,6 +161,7 @@ without_gradients = SimpleNamespace(
 )
 
 scaled_dot_product_attention = SimpleNamespace(runtime=runtime, DotProductAttention=scaled_dot_product)
+flex_attention_eager = SimpleNamespace(runtime=without_gradients, DotProductAttention=flex)
 multihead_attention_train = multi_head(training=True, need_weights=False)
 multihead_attention_eval = multi_head(training=False, need_weights=False)
 multihead_attention_weights_train = multi_head(training=True, need_weights=True)
