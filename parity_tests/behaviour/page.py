@@ -13,7 +13,15 @@ from parity_tests.behaviour.findings import Records, near, questions
 from parity_tests.behaviour.questions import Question
 from parity_tests.third_party.attention import THIRD_PARTY, ThirdParty
 
-FRAMEWORKS = {"torch": "PyTorch", "keras": "Keras", "jax": "JAX", "flax": "Flax", "mxnet": "MXNet", "onnx": "ONNX"}
+FRAMEWORKS = {
+    "torch": "PyTorch",
+    "keras": "Keras",
+    "jax": "JAX",
+    "flax": "Flax",
+    "mxnet": "MXNet",
+    "onnx": "ONNX",
+    "mlx": "MLX",
+}
 
 HEAD = """# Behaviour of the frameworks' own attention
 
@@ -32,9 +40,9 @@ otherwise than most; a call that lacks the argument is not counted.
 |---|---|"""
 
 NOTES = """
-PyTorch's `nn.MultiheadAttention` uses its fast path in evaluation, without gradients, for self-attention with an even
-number of heads. Queries, keys and values share one array there, so that NaN in a key is also NaN in its value, and
-causal masking is not asked about.
+PyTorch's `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` use their fast path in evaluation, without gradients,
+for self-attention with an even number of heads. Queries, keys and values share one array there, so that NaN in a key is
+also NaN in its value, and causal masking is not asked about.
 """
 
 ABSENT = "no such argument"
@@ -368,7 +376,7 @@ def _opening(records: Records) -> Iterator[str]:
     rows = [(section, name) for section in SECTIONS if section.conventions for name in section.findings]
     rows.sort(key=lambda row: -disagreement(row[1], records))
     first, second, third, *_ = dict.fromkeys(section.title for section, _ in rows)
-    yield f"Most about *{first}*, *{second}* and *{third}*."
+    yield f"Most of all about: *{first}*, *{second}*, *{third}*."
     yield TABLE
     for section, name in rows:
         counts = "; ".join(f"{words}: {number}" for words, number in _counts(name, records).most_common())
@@ -456,11 +464,11 @@ def _section(section: Section, records: Records) -> Iterator[str]:
     yield ""
     yield from _table(section, records)
     yield ""
-    yield from _older(section, records)
     for convention in section.conventions:
         line = convention.line_in("torch") if convention.line or convention.lines else ""
         yield f"- **{convention.words}**: {convention.meaning}." + (f"<br>`{line}`" if line else "")
     yield ""
+    yield from _older(section, records)
     if section.threads:
         links = (f"[{name}](https://github.com/{name.replace('#', '/issues/')})" for name in section.threads)
         yield f"Discussed in {', '.join(links)}."

@@ -74,7 +74,7 @@ def questions_for(operator: str, takes: str, raw: bool = False) -> dict[str, Que
         "huge": Question(
             huge_scores(large.case), large.source, "; ".join(filter(None, (large.change, LARGER[operator])))
         ),
-        "half": Question(replace(plain, dtypes=HALF), plain.id, "in half precision"),
+        "half": Question(replace(plain, dtypes=HALF), plain.id, "half precision"),
         "gradients": Question(plain, plain.id),
     }
     if masked:
@@ -117,7 +117,7 @@ def large_scores(operator: str, plain: Case) -> Question:
     for name, array in (("W_q", inputs["queries"]), ("W_k", inputs["keys"])):
         parameters[name] = np.eye(hidden, array.shape[-1])
     changed = replace(plain, inputs=inputs, parameters=parameters)
-    return Question(changed, source, "in every head: W_q and W_k are identities")
+    return Question(changed, source, "identities as W_q and W_k of every head")
 
 
 LARGER = {

@@ -226,15 +226,22 @@ def test_a_rule_makes_its_mask_on_the_requested_device():
         assert made.device.type == "meta" and made.shape == (1, 2, 3)
 
 
-def test_the_target_of_the_fast_path_uses_it(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("fast", "other", "function"),
+    [
+        ("multihead_attention_fast", "multihead_attention_eval", "_native_multi_head_attention"),
+        ("transformer_encoder_layer_fast", "transformer_encoder_layer_eval", "_transformer_encoder_layer_fwd"),
+    ],
+)
+def test_the_target_of_the_fast_path_uses_it(monkeypatch: pytest.MonkeyPatch, fast: str, other: str, function: str):
     (case,) = (own for own in all_cases() if own.id == "MultiHeadAttention-mask")
     inputs, parameters = ({name: torch.tensor(array) for name, array in own.items()} for own in case.at("float32"))
-    taken, plain = [], torch._native_multi_head_attention
-    monkeypatch.setattr(torch, "_native_multi_head_attention", lambda *given: taken.append(1) or plain(*given))
+    taken, plain = [], getattr(torch, function)
+    monkeypatch.setattr(torch, function, lambda *given: taken.append(1) or plain(*given))
     arrays = {name: inputs[name] for name in ("queries", "keys", "values", "mask")}
-    third_party.multihead_attention_fast.MultiHeadAttention(parameters, **arrays, num_heads=3)
+    getattr(third_party, fast).MultiHeadAttention(parameters, **arrays, num_heads=3)
     assert taken
-    third_party.multihead_attention_eval.MultiHeadAttention(parameters, **arrays, num_heads=3)
+    getattr(third_party, other).MultiHeadAttention(parameters, **arrays, num_heads=3)
     assert len(taken) == 1
 
 

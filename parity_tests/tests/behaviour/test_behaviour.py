@@ -83,7 +83,7 @@ def test_the_page_begins_with_what_calls_disagree_about_most():
     records = {target.id: [entry("x 1", causal=word)] for target, word in zip(THIRD_PARTY, words, strict=False)}
     assert disagreement("causal", records) == 3
     titles = re.findall(r"^\| \[([^\]]*)\]", page(RECORDS), re.M)
-    assert f"Most about *{titles[0]}*" in page(RECORDS)
+    assert f"Most of all about: *{titles[0]}*" in page(RECORDS)
 
 
 def test_a_table_names_settings_only_where_they_change_the_answer():

@@ -36,6 +36,7 @@ IMPORTED_BY_ATTENTION = {
     "flax": {"flax", "jax", "backends.jax", "backends.jax.runtime"},
     "mxnet": {"mxnet", "backends.mxnet", "backends.mxnet.runtime"},
     "onnx": {"onnx", "onnxruntime", "numpy"},
+    "mlx": {"mlx", "ml_dtypes", "numpy"},
 }
 """What other people's attention may import beside the standard library."""
 

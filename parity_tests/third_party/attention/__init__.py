@@ -10,8 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BACKENDS = {"torch": "torch", "keras": "tf", "jax": "jax", "flax": "jax", "mxnet": "mxnet", "onnx": "onnx"}
-"""The environment and settings that each module runs under: those of a backend, or of onnx."""
+BACKENDS = {
+    "torch": "torch",
+    "keras": "tf",
+    "jax": "jax",
+    "flax": "jax",
+    "mxnet": "mxnet",
+    "onnx": "onnx",
+    "mlx": "mlx",
+}
+"""The environment and settings that each module runs under: those of a backend, of onnx, or of mlx."""
 
 PACKAGES = {
     "torch": ("torch",),
@@ -21,6 +29,7 @@ PACKAGES = {
     "mxnet": ("mxnet",),
     "onnx": ("onnx",),
     "onnxruntime": ("onnxruntime", "onnx"),
+    "mlx": ("mlx",),
 }
 """The packages whose versions a finding names, by module, or by the first word of a name."""
 
@@ -58,7 +67,7 @@ class ThirdParty:
 
     @property
     def backend(self) -> str:
-        """The backend of the same framework, or onnx."""
+        """The backend of the same framework, or onnx or mlx."""
         return BACKENDS[self.module]
 
     @property
@@ -69,6 +78,8 @@ class ThirdParty:
 
 DOT, HEADS = "DotProductAttention", "MultiHeadAttention"
 MODULE = "nn.MultiheadAttention"
+LAYER = "nn.TransformerEncoderLayer"
+ENCODER = ("fully_masked", "hidden_value", "hidden_key", "polarity", "float_mask", "left_padding")
 STEPS = ("steps", "steps_causal")
 CAUSAL = ("causal", "causal_one", "mask_and_causal", "padding_and_causal")
 
@@ -79,6 +90,9 @@ THIRD_PARTY = (
     ThirdParty("torch", "multihead_attention_weights_train", f"{MODULE}, need_weights=True, train", HEADS, raw=True),
     ThirdParty("torch", "multihead_attention_weights_eval", f"{MODULE}, need_weights=True, eval", HEADS, raw=True),
     ThirdParty("torch", "multihead_attention_fast", f"{MODULE}, eval, fast path", HEADS, raw=True, leaves=CAUSAL),
+    ThirdParty("torch", "transformer_encoder_layer_train", f"{LAYER}, train", HEADS, raw=True, asks=ENCODER),
+    ThirdParty("torch", "transformer_encoder_layer_eval", f"{LAYER}, eval", HEADS, raw=True, asks=ENCODER),
+    ThirdParty("torch", "transformer_encoder_layer_fast", f"{LAYER}, eval, fast path", HEADS, raw=True, asks=ENCODER),
     ThirdParty("torch", "flex_attention_eager", "flex_attention", DOT),
     ThirdParty("keras", "attention", "layers.Attention", DOT, leaves=("mask_and_causal",)),
     ThirdParty(
@@ -126,4 +140,11 @@ THIRD_PARTY = (
     ThirdParty("onnx", "reference_attention_lengths", "onnx.reference, nonpad_kv_seqlen", DOT, "lengths"),
     ThirdParty("onnx", "onnxruntime_attention", "onnxruntime, attn_mask", DOT),
     ThirdParty("onnx", "onnxruntime_attention_lengths", "onnxruntime, nonpad_kv_seqlen", DOT, "lengths"),
+    ThirdParty(
+        "mlx",
+        "fast_attention",
+        "mx.fast.scaled_dot_product_attention",
+        DOT,
+        leaves=("mask_and_causal", "padding_and_causal"),  # one argument takes a mask or "causal"
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,22 +101,24 @@ def multi_head(training: bool, need_weights: bool) -> SimpleNamespace:
     return SimpleNamespace(runtime=runtime, MultiHeadAttention=MultiHeadAttention)
 
 
-@takes(Attention, "mask", "num_heads", "raw")
-def multi_head_fast(call: Attention) -> Outputs:
-    """The fast path of nn.MultiheadAttention: evaluation, no gradients, one array, and an even number of heads.
+def self_attention(call: Attention, made: Callable[..., nn.Module]) -> torch.Tensor:
+    """The context of a module that takes one array, and an even number of heads: made of its width, heads and dtype.
 
     The array holds the queries, and behind them the keys with their values, each in separate features that only its
-    projection reads; zeros fill the rest, and heads up to one size. NaN in a key is NaN in its value, too.
+    projection reads; zeros fill the rest, and heads up to one size. NaN in a key is NaN in its value, too. Behind all
+    features stand their negatives: a normalisation that subtracts the mean leaves them.
     """
     parameters, num_heads, head_size = call.parameters, call.num_heads, call.head_size
     arrays = (call.queries, call.keys, call.values)
     query_size = call.queries.shape[-1]
     count = num_heads + num_heads % 2
-    size = -(-sum(array.shape[-1] for array in arrays) // count)
-    width, ahead, behind = count * size, call.queries.shape[1], call.keys.shape[1]
+    half = -(-sum(array.shape[-1] for array in arrays) // count) * count
+    width, size = 2 * half, 2 * half // count
+    ahead, behind = call.queries.shape[1], call.keys.shape[1]
     first = functional.pad(call.queries, (0, 0, 0, behind))
     rest = [functional.pad(array, (0, 0, ahead, 0)) for array in (call.keys, call.values)]
-    inputs = widened(torch.cat([first, *rest], dim=-1), width)
+    inputs = widened(torch.cat([first, *rest], dim=-1), half)
+    inputs = torch.cat([inputs, -inputs], dim=-1)
 
     def in_heads(rows: torch.Tensor) -> torch.Tensor:
         apart = rows.reshape(num_heads, head_size, -1)
@@ -128,29 +131,75 @@ def multi_head_fast(call: Attention) -> Outputs:
         weights.append(factor * functional.pad(in_heads(parameters[f"W_{name}"]), (before, after)))
         biases.append(factor * in_heads(parameters[f"b_{name}"][:, None])[:, 0])
         before += array.shape[-1]
-    module = nn.MultiheadAttention(width, count, batch_first=True, dtype=call.queries.dtype).eval()
-    module.load_state_dict(
+    outward = functional.pad(in_heads(parameters["W_o"].T).T, (0, 0, 0, half - query_size))
+    bias = widened(parameters["b_o"], half)
+    module = made(width, count, dtype=call.queries.dtype)
+    attention = module if isinstance(module, nn.MultiheadAttention) else module.self_attn
+    attention.load_state_dict(
         {
             "in_proj_weight": torch.cat(weights),
             "in_proj_bias": torch.cat(biases),
-            "out_proj.weight": functional.pad(in_heads(parameters["W_o"].T).T, (0, 0, 0, width - query_size)),
-            "out_proj.bias": widened(parameters["b_o"], width),
+            "out_proj.weight": torch.cat([outward, -outward]),
+            "out_proj.bias": torch.cat([bias, -bias]),
         }
     )
-    dtype = torch.bool if call.mask is None else call.mask.dtype
-    mask = torch.ones(len(inputs), count, ahead + behind, ahead + behind, dtype=dtype)
-    mask[..., :ahead] = False if dtype == torch.bool else -torch.inf
+    floating = call.mask is not None and call.mask.is_floating_point()
+    opened, closed = (0.0, -torch.inf) if floating else (True, False)
+    mask = torch.full((len(inputs), count, ahead + behind, ahead + behind), opened)
+    mask[..., :ahead] = closed
     if call.mask is not None:
         mask[:, :num_heads, :ahead, ahead:] = call.head_mask
     hidden = (mask if call.raw else ~mask).flatten(0, 1)
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(True)
-    try:
-        with torch.no_grad():
-            context, _ = module(inputs, inputs, inputs, attn_mask=hidden, need_weights=False)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
-    return context[:, :ahead, :query_size], None
+    with torch.no_grad():
+        if module is attention:
+            context = module(inputs, inputs, inputs, attn_mask=hidden, need_weights=False)[0]
+        else:
+            context = module(inputs, src_mask=hidden) - inputs
+    return context[:, :ahead, :query_size]
+
+
+def multi_head_alone(width: int, count: int, dtype: torch.dtype) -> nn.Module:
+    """nn.MultiheadAttention in evaluation."""
+    return nn.MultiheadAttention(width, count, batch_first=True, dtype=dtype).eval()
+
+
+def encoder_layer(training: bool) -> Callable[..., nn.Module]:
+    """nn.TransformerEncoderLayer as its attention alone: x + attention(x), to rounding.
+
+    Its feed-forward layers add 0, and with an epsilon far above every variance, (x - mean) / √(variance + ε) · √ε is
+    the identity for an array whose mean is 0.
+    """
+
+    def made(width: int, count: int, dtype: torch.dtype) -> nn.Module:
+        layer = nn.TransformerEncoderLayer(
+            width, count, 1, 0.0, layer_norm_eps=NORM_EPSILON, batch_first=True, dtype=dtype
+        )
+        for norm in (layer.norm1, layer.norm2):
+            nn.init.constant_(norm.weight, NORM_EPSILON**0.5)
+        for parameter in (layer.linear2.weight, layer.linear2.bias):
+            nn.init.zeros_(parameter)
+        return layer.train(training)
+
+    return made
+
+
+NORM_EPSILON = 2.0**40
+"""Far above the variance of the inputs; its square root is a power of 2."""
+
+
+def self_attending(made: Callable[..., nn.Module], fast: bool) -> SimpleNamespace:
+    """A target whose MultiHeadAttention is such a module, on its fast path or not."""
+
+    @takes(Attention, "mask", "num_heads", "raw")
+    def MultiHeadAttention(call: Attention) -> Outputs:
+        enabled = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(fast)
+        try:
+            return self_attention(call, made), None
+        finally:
+            torch.backends.mha.set_fastpath_enabled(enabled)
+
+    return SimpleNamespace(runtime=without_gradients, MultiHeadAttention=MultiHeadAttention)
 
 
 without_gradients = SimpleNamespace(
@@ -166,4 +215,7 @@ multihead_attention_train = multi_head(training=True, need_weights=False)
 multihead_attention_eval = multi_head(training=False, need_weights=False)
 multihead_attention_weights_train = multi_head(training=True, need_weights=True)
 multihead_attention_weights_eval = multi_head(training=False, need_weights=True)
-multihead_attention_fast = SimpleNamespace(runtime=without_gradients, MultiHeadAttention=multi_head_fast)
+multihead_attention_fast = self_attending(multi_head_alone, fast=True)
+transformer_encoder_layer_train = self_attending(encoder_layer(training=True), fast=False)
+transformer_encoder_layer_eval = self_attending(encoder_layer(training=False), fast=False)
+transformer_encoder_layer_fast = self_attending(encoder_layer(training=False), fast=True)
