@@ -25,7 +25,7 @@ from attention_core.operators import (
 )
 from attention_core.specification import Layer, Operator
 
-SPECIFICATION_VERSION = "6"
+SPECIFICATION_VERSION = "7"
 
 OF_FILES: dict[str, Sequence[Operator | Layer]] = {
     module.__name__.rpartition(".")[2]: module.OPERATORS

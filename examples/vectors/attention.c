@@ -1,6 +1,6 @@
 /* Scaled dot-product attention with its gradients in C: reads test vectors and writes its answers.
 
-   attention-parity export --operator DotProductAttention --dtype float64 -o vectors
+   attention-parity export --case 'DotProductAttention-[!e]*' -o vectors    # all but extended memories
    cc -O2 -o attention attention.c -lm    # float32: -DREAL=float; with a planted bug: -DBUG
    ./attention answers.safetensors $(find vectors -name float64.safetensors)
    attention-parity compare answers.safetensors --vectors vectors

@@ -183,7 +183,7 @@ def masked_conventions(operator: str, raw: bool) -> dict[str, Question]:
     opened, masked = cases_by_id()[f"{operator}-open"], cases_by_id()[f"{operator}-mask"]
     causal = functools.partial(reference.causal_mask, 5, 7)
     one, square = bare(opened, num_queries=1), bare(opened, num_keys=5)
-    early, late = causal(offset=0), causal(offset=2)
+    early, late = causal(), causal(offset=np.array(2))
     diagonal = reference.causal_mask(5, 5)
     mask = masked.inputs["mask"][..., :5] | np.eye(5, dtype=bool)
     short = np.arange(5) < np.array([3, 4])[:, None, None]

@@ -136,6 +136,7 @@ def attention_layer_cases(
         yield from bias_cases(name, case, base)
     if name == "DotProductAttention":
         yield from group_cases(case, base)
+        yield extended_groups(case, base)
     if "scale" in {option.name for option in layer.options}:
         yield case("scale", "Another scale.", full, config={**config, "scale": 0.375})
     if "softcap" in {option.name for option in layer.options}:
@@ -180,6 +181,17 @@ def extended_cases(
     yield case("extended_over", shows, over, method="extend", dtypes=EXACT)
 
 
+def extended_groups(case: Callable[..., Case], base: Callable[[Sizes, bool], Arrays]) -> Case:
+    """A case of steps whose keys have fewer heads than the queries."""
+    sizes = {**ATTENTION, "heads": 9, "key_heads": 3}
+    more = {**sizes, "keys": 8}
+    steps = {f"steps.{name}": base(more, True)[name] for name in ("keys", "values")}
+    steps |= {"steps.mask": some_mask(more, heads=True), "steps.position": BATCH_LENS}
+    shows = "More steps than a memory has room for, with a mask for each head of queries."
+    inputs = {**base(sizes, True), "valid_lens": BATCH_LENS, **steps}
+    return case("extended_groups", shows, inputs, method="extend", dtypes=EXACT)
+
+
 def group_cases(case: Callable[..., Case], base: Callable[[Sizes, bool], Arrays]) -> Iterator[Case]:
     """Cases of inner products whose keys have fewer heads than the queries."""
     sizes = {**ATTENTION, "heads": 9, "key_heads": 3}
@@ -190,11 +202,6 @@ def group_cases(case: Callable[..., Case], base: Callable[[Sizes, bool], Arrays]
     yield case("groups", "Three heads of queries for each of keys, and a mask for each.", {**plain, "mask": mask})
     shows = "NaN and inf in a key and value that the mask hides from all heads that share them."
     yield case("groups_hidden", shows, {**hidden, "mask": mask, "valid_lens": ROW_LENS})
-    room, more = {"valid_lens": BATCH_LENS, "steps.position": BATCH_LENS}, {**sizes, "keys": 8}
-    steps = {f"steps.{name}": base(more, True)[name] for name in ("keys", "values")}
-    steps["steps.mask"] = some_mask(more, heads=True)
-    shows = "More steps than a memory has room for, with a mask for each head of queries."
-    yield case("groups_extended", shows, {**plain, **room, **steps}, method="extend", dtypes=EXACT)
     one = base({**sizes, "key_heads": 1}, True)
     yield case("groups_one", "One head of keys for all.", {**one, "valid_lens": BATCH_LENS}, dtypes=DTYPES)
 
@@ -255,7 +262,7 @@ def context_cases(
         yield alone(label, shows, inputs)
     if name == "DotProductAttention":
         for other in (*bias_cases(name, case, base), *group_cases(case, base)):
-            yield alone(other.name, other.shows, other.inputs, config=other.config, method=other.method)
+            yield alone(other.name, other.shows, other.inputs, config=other.config)
         inputs, _ = large_layer_inputs(name, full, parameters)
         yield alone("large", "Scores to ±2e6 with gaps of 1000 and more.", inputs)
         ragged, with_heads = {**full, "valid_lens": HIDDEN_KEYS}, {**base(sizes, True), "valid_lens": BATCH_LENS}

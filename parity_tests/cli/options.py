@@ -158,7 +158,7 @@ case = click.option(
     "pattern",
     metavar="PATTERN",
     shell_complete=complete_case,
-    help="Only cases whose id matches this pattern (with * and ?).",
+    help="Only cases whose id matches this pattern (with *, ? and [!...]).",
 )
 operator = click.option(
     "--operator",

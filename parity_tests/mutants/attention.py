@@ -42,7 +42,7 @@ def mask_of_the_last_query_kept(original: Any, memory: Any) -> Any:
 @mutant(
     "DotProductAttention-extended*",
     of="attention.DotProductAttention.extend",
-    red="DotProductAttention-extended_{at,over}:*",
+    red="DotProductAttention-extended_{at,over,groups}:*",
 )
 def steps_written_one_late(original: Any, position: Any) -> Any:
     """A step replaces the key behind the one that it should."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from attention_core.operators import ENTRIES, find
-from attention_core.specification import Layer, Operator, Parameter, pattern
-from parity_tests.cases.call import OPTIMISERS
+from attention_core.specification import Layer, Operator, Parameter, Tensor, pattern
+from parity_tests.cases.call import OPTIMISERS, read_by
+from parity_tests.cases.call import STEPS as ADDED
 from parity_tests.cases.case import Case, epsilon, is_floating, least_normal
 from parity_tests.judge.pair import Quantity
 from parity_tests.judge.question import Question
@@ -108,13 +110,33 @@ def calls_of(case: Case) -> list[Operator]:
     entry = find(case.operator)
     if isinstance(entry, Operator):
         return [entry]
-    method = entry.method(case.method)
+    method = entry.method(read_by(case.method))
     before = []
     if any(tensor.name.startswith("memory.") for tensor in method.inputs):
         before = [one for one in entry.methods if one.name == f"{entry.name}.prepare"]
         before += [one for one in entry.methods if case.method == "step" and one.name == f"{entry.name}.start"]
+        before += [entry.method("extend")] if case.method == "extend" else []
     called = [*before, method]
-    return [one.time_major for one in called] if case.config.get("time_major") else called
+    called = [one.time_major for one in called] if case.config.get("time_major") else called
+    return [_of_a_case(one) for one in called[:-1]] + called[-1:] if case.method == "extend" else called
+
+
+def _of_a_case(called: Operator) -> Operator:
+    """A call before that of `attend`, by the names of its arrays in a case, and of axes that differ from the last's."""
+    prefix = ADDED if called.name.endswith(".extend") else ""
+    axes = {"keys": "first_keys"} | ({} if prefix else {"queries": "earlier"})
+
+    def named(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(
+            replace(
+                tensor,
+                name=tensor.name if "." in tensor.name else prefix + tensor.name,
+                axes=tuple(axes.get(axis, axis) for axis in tensor.axes),
+            )
+            for tensor in tensors
+        )
+
+    return replace(called, tensors=named(called.tensors), keyword_tensors=named(called.keyword_tensors))
 
 
 def _stated(entry: Operator | Layer) -> dict[str, str]:
