@@ -84,7 +84,7 @@ def record_answers(
 ) -> Iterator[Recording]:
     """The answers of each target to more cells, if any, and to all questions.
 
-    The targets are those of one module: one worker answers for all of them, since its import takes longest. Raises:
+    The targets are those of one backend: one worker answers for all of them, since its import takes longest. Raises:
     RuntimeError if its framework cannot be started.
     """
     first = targets[0]

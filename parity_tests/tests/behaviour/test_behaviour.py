@@ -346,9 +346,9 @@ def cases_of(target: ThirdParty) -> list[Case]:
 
 
 @functools.cache
-def recorded(module: str) -> dict[ThirdParty, Recording]:
-    """The answers of all targets of a module to the cases and the questions."""
-    targets = [target for target in THIRD_PARTY if target.module == module]
+def recorded(backend: str) -> dict[ThirdParty, Recording]:
+    """The answers of all targets of a backend to the cases and the questions: one worker answers for JAX and Flax."""
+    targets = [target for target in THIRD_PARTY if target.backend == backend]
     answers = findings.record_answers(targets, more=lambda target: cells_of(cases_of(target), FULL))
     return dict(zip(targets, answers, strict=True))
 
@@ -357,7 +357,7 @@ def recorded(module: str) -> dict[ThirdParty, Recording]:
 def test_a_call_behaves_as_recorded_and_diverges_where_it_is_known_to(
     target: ThirdParty, monkeypatch: pytest.MonkeyPatch
 ):
-    cases, recording = cases_of(target), recorded(target.module)[target]
+    cases, recording = cases_of(target), recorded(target.backend)[target]
     found = list(changes(RECORDS, {target.id: findings.findings_of(target, recording)}))
     assert not found, "\n".join([*found, "record it with: attention-parity behaviour --write"])
     if not cases:
