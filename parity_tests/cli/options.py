@@ -194,7 +194,7 @@ backends = click.option(
     metavar="NAMES",
     help="Comma-separated backends (default: all installed).",
 )
-every = click.option("--every", is_flag=True, help="Print a row for every operator, even if there are many.")
+every = click.option("--every", is_flag=True, help="Print a row for every operator, and all missing functions.")
 json_file = output_file("--json", "json_file", help="Write every verdict to a file.")
 certificate = output_file(
     "--certificate",

@@ -11,7 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
-from parity_tests.cases.case import Arrays
+from parity_tests.cases.case import Arrays, epsilon
 from parity_tests.cases.selection import Cell
 from parity_tests.judge.pair import Pair, Quantity
 from parity_tests.judge.question import Question, Questions
@@ -210,9 +210,7 @@ def _value(pair: Pair) -> str | None:
     if pair.error <= quantity.allowed:
         return None
     wrong = ~(pair.errors <= quantity.allowed)
-    return (
-        f"{pair.worst(wrong)}: {pair.error:.3g} eps, allowed {quantity.allowed:g} ({_share(wrong)} of elements too far)"
-    )
+    return f"{pair.worst(wrong)}: {_measured(pair, pair.error, quantity.allowed, wrong)}"
 
 
 def _entry(pair: Pair) -> str | None:
@@ -224,7 +222,7 @@ def _entry(pair: Pair) -> str | None:
     wrong = ~(errors <= tolerance.eps)
     if not wrong.any():
         return None
-    measured = f"{errors.max():.3g} eps, allowed {tolerance.eps:g} ({_share(wrong)} of elements too far)"
+    measured = _measured(pair, float(errors.max()), tolerance.eps, wrong)
     return f"{pair.worst(wrong, errors)}: relative to this entry, {measured}"
 
 
@@ -263,6 +261,12 @@ def compare(blank: Verdict, quantity: Quantity, actual: np.ndarray, expected: np
         check=name,
         entry_error=entry_error,
     )
+
+
+def _measured(pair: Pair, error: float, allowed: float, wrong: np.ndarray) -> str:
+    """An error in eps and as a share of what it is relative to, what is allowed, and how many elements exceed it."""
+    relative = error * epsilon(pair.quantity.dtype)
+    return f"{error:.3g} eps (relative error {relative:.2g}), allowed {allowed:g} ({_share(wrong)} of elements too far)"
 
 
 def _share(wrong: np.ndarray) -> str:

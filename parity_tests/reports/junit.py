@@ -1,4 +1,7 @@
-"""Verdicts as JUnit XML, which CI services show: a suite for each operator, a test for each cell."""
+"""Verdicts as JUnit XML, which CI services show: a suite for each operator, a test for each cell.
+
+What is not implemented, and need not be, is left out.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ def junit(run: Run) -> bytes:
     """The run's verdicts as a file."""
     suites: dict[str, dict[tuple[str, str, str], list[Verdict]]] = defaultdict(lambda: defaultdict(list))
     for verdict in run.verdicts:
+        if verdict.status == "not-implemented":
+            continue
         suites[verdict.operator][verdict.name, verdict.case, verdict.dtype].append(verdict)
     root = ElementTree.Element("testsuites", name="attention-parity")
     for operator, tests in suites.items():
@@ -43,7 +48,7 @@ def _tell(test: ElementTree.Element, verdicts: Sequence[Verdict], run: Run) -> N
         failure.text = _legal("\n".join([*lines, reproduce(red[0], run.command, run.drawn)]))
     elif not any(verdict.judged for verdict in verdicts):
         ElementTree.SubElement(test, "skipped", message=_legal(verdicts[0].reason))
-    rest = [v for v in verdicts if v.status in ("known-divergence", "not-implemented", "informational")]
+    rest = [v for v in verdicts if v.status in ("known-divergence", "informational")]
     if rest:
         text = "\n".join(f"{v.status}: {v.quantity}: {v.reason}" for v in rest)
         ElementTree.SubElement(test, "system-out").text = _legal(text)

@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 import textwrap
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -16,17 +16,22 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from attention_core.operators import FILE_OF
-from parity_tests.cases.call import TRAINING
+from attention_core.operators import FILE_OF, find
+from attention_core.specification import Layer
+from parity_tests.cases.call import SECOND, TRAINING
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.workers.answers import is_gradient
 from parity_tests.workers.environment import PATH
+from parity_tests.workers.target import NOT_TAKEN
 
 if TYPE_CHECKING:  # fuzzing needs hypothesis
     from parity_tests.fuzz.campaign import Campaign, Finding
 
 MOST_RED = 20
+"""The largest number of failing quantities that are printed."""
+MOST_SHOWN = 3
+"""The number of cases that are printed of each."""
 MOST_ROWS = 12
 """With more operators than this, the table has a row for each file, and one for each red operator."""
 
@@ -37,13 +42,13 @@ def report(run: Run, console: Console, every: bool = False) -> None:
         console.print(table(run, dtype, every))
     for line in not_applicable(run.verdicts):
         console.print(line)
-    for line in missing(run.verdicts):
-        width = min(100, console.width)
-        console.print(Text(textwrap.fill(f"missing     {line}", width, subsequent_indent=" " * 12), style="dim"))
+    if parts := missing_parts(run.verdicts, every):
+        line = textwrap.fill(f"missing     {'; '.join(parts)}", min(100, console.width), subsequent_indent=" " * 12)
+        console.print(Text(line, style="dim"))
     if run.drawn and run.seed is not None:
         line = f"drawn       {len(run.drawn)} of the cases, by seed {run.seed}; --seed S draws others"
         console.print(Text(line, style="dim"))
-    for line in red_lines(run.red, run.command, run.drawn):
+    for line in red_lines(run):
         console.print(line, soft_wrap=True)  # a command has to stay in one line
     for known in run.explanations:
         console.print(Text(f"looks like  {known.operator}: {known.sentence}", style="bold"), soft_wrap=True)
@@ -160,20 +165,79 @@ def _is_absent(verdict: Verdict) -> bool:
     return verdict.reason.startswith(ABSENT)
 
 
-def red_lines(
-    red: Sequence[Verdict], command: str = "", drawn: Mapping[str, str] = MappingProxyType({})
-) -> Iterable[RenderableType]:
-    """Print each red verdict with its reason and the command that reproduces it."""
-    for verdict in red[:MOST_RED]:
-        against = "" if verdict.against == "reference" else f" against {verdict.against}"
+def missing_parts(verdicts: Sequence[Verdict], every: bool = False) -> list[str]:
+    """List the arguments, gradients, outputs and functions that a target may lack, and does.
+
+    Functions are counted, and named under every.
+    """
+    listed: dict[str, dict[str, None]] = defaultdict(dict)  # by words with a place for them
+    missing = [verdict for verdict in verdicts if verdict.status == "not-implemented"]
+    differentiated = {v.operator for v in verdicts if v.status != "not-implemented" and is_gradient(v.quantity)}
+    refused = {(v.operator, f"gradient_{v.reason.partition(NOT_TAKEN)[2]}") for v in missing}
+    for verdict in missing:
+        function, not_taken, argument = verdict.reason.partition(NOT_TAKEN)
+        if not_taken:
+            kind = "" if _is_required(verdict.operator, argument) else "optional "
+            listed[f"{kind}{{}} of {function}"][argument] = None
+        elif verdict.quantity != "*" and (verdict.operator, verdict.quantity) not in refused:
+            whole = is_gradient(verdict.quantity) and verdict.operator not in differentiated
+            listed[f"{'gradients' if whole else verdict.quantity} of {{}}"][verdict.operator] = None
+        elif verdict.quantity == "*" and not _is_absent(verdict):
+            listed["{}"][verdict.reason] = None
+    absent = dict.fromkeys(verdict.reason.removeprefix(ABSENT) for verdict in missing if _is_absent(verdict))
+    if absent:
+        count = f"{len(absent)} {'function' if len(absent) == 1 else 'functions'}"
+        listed[f"{count}: {{}}" if every else f"{count} (--every lists them)"] = absent
+    return [words.format(", ".join(names)) for words, names in listed.items()]
+
+
+def _is_required(operator: str, argument: str) -> bool:
+    """Whether an argument of a function, or of a layer's constructor, has no default."""
+    entry = find(operator)
+    methods = entry.methods if isinstance(entry, Layer) else ()
+    options = [*entry.options, *(option for method in methods for option in method.options)]
+    return any(option.name == argument and option.default is None for option in options)
+
+
+def red_lines(run: Run) -> Iterable[RenderableType]:
+    """Print the red verdicts by operator and quantity: their number, the first few, and the first one's command."""
+    groups: dict[tuple[str, ...], list[Verdict]] = defaultdict(list)
+    compared: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for verdict in run.verdicts:
+        operator, quantity = verdict.operator, verdict.quantity.replace(SECOND, "")
+        place = verdict.name, verdict.against, operator
+        if verdict.red:
+            groups[*place, quantity, verdict.status].append(verdict)
+        if verdict.judged:
+            compared[*place, quantity, verdict.dtype].add(verdict.case)
+            compared[*place, "*", verdict.dtype].add(verdict.case)
+    for (name, against, operator, quantity, status), red in list(groups.items())[:MOST_RED]:
+        counts = []
+        for dtype in dict.fromkeys(verdict.dtype for verdict in red):
+            count, of = (
+                len({v.case for v in red if v.dtype == dtype}),
+                compared[name, against, operator, quantity, dtype],
+            )
+            kind = f"{dtype} {'case' if len(of) == 1 else 'cases'}"
+            counts.append(f"{count} of {len(of)} {kind}" if dtype != "*" else "all cases")
+        shown: dict[str, Verdict] = {}
+        for verdict in red:
+            shown.setdefault(verdict.reason, verdict)
+        pair = name if against == "reference" else f"{name} against {against}"
+        what = operator if quantity == "*" else f"{operator}  {quantity}"
         yield Text.assemble(
-            (f"{verdict.status:<11} ", "bold red"),
-            (f"{verdict.name}{against}  {verdict.case}  {verdict.dtype}  {verdict.quantity}", "bold"),
-            f"\n            {verdict.reason}\n            ",
-            (reproduce(verdict, command, drawn), "cyan"),
+            (f"{status:<11} ", "bold red"),
+            (f"{pair}  {what}: {', '.join(counts)}", "bold"),
+            *(f"\n            {_located(verdict)}{verdict.reason}" for verdict in list(shown.values())[:MOST_SHOWN]),
+            ("\n            " + reproduce(red[0], run.command, run.drawn), "cyan"),
         )
-    if len(red) > MOST_RED:
-        yield Text(f"            ... and {len(red) - MOST_RED} more; --json FILE has all of them")
+    if len(groups) > MOST_RED:
+        yield Text(f"            ... and {len(groups) - MOST_RED} more quantities; --json FILE has all of them")
+
+
+def _located(verdict: Verdict) -> str:
+    """The case of a verdict, without its operator, and its dtype."""
+    return f"{verdict.case.removeprefix(f'{verdict.operator}-')}  {verdict.dtype}  "
 
 
 def reproduce(verdict: Verdict, command: str = "", drawn: Mapping[str, str] = MappingProxyType({})) -> str:

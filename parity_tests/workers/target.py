@@ -61,6 +61,7 @@ from parity_tests.cases.call import (
     repeated,
     with_losses,
 )
+from parity_tests.cases.drawn import called_of, inputs_of
 from parity_tests.cases.layouts import arranged
 from parity_tests.workers.package import Arrays, Backend, Cell, Given, Outputs, Package, known, quantities
 
@@ -87,6 +88,10 @@ class TargetError(ValueError):
 
 class NotImplementedHere(Exception):
     """The target does not implement a cell; the message names the missing part."""
+
+
+class SignatureError(TypeError):
+    """A function of the target cannot be called as the specification does: every case of it would fail alike."""
 
 
 def parted(where: str) -> tuple[str, str]:
@@ -230,7 +235,8 @@ class Target(Package):
         """The function for a cell with all other arguments bound, and its array arguments.
 
         If it has a mask argument and none for lengths, both are combined; arguments that mask nothing may be missing.
-        Raises: NotImplementedHere, naming the missing part.
+        Raises: NotImplementedHere, naming the missing part; SignatureError if a required argument is missing, or too
+        many are required.
         """
         name = function_name(cell["operator"], cell["method"])
         if name not in self.implemented:
@@ -251,9 +257,11 @@ class Target(Package):
         keywords = {**cell["options"], **self._config(cell, takes)}
         if in_groups(arrays):
             keywords["num_key_heads"] = arrays["keys"].shape[1]
-        for key in [*(keyword(array, name) for array in arrays), *keywords]:
-            if not takes(key):
-                raise NotImplementedHere(f"{name}{NOT_TAKEN}{key}")
+        given = [*(keyword(array, name) for array in arrays), *keywords]
+        refused = [key for key in given if not takes(key)]
+        check_signature(cell, function, given)
+        if refused:
+            raise NotImplementedHere(f"{name}{NOT_TAKEN}{refused[0]}")
         arrays = {key: array for key, array in arrays.items() if key not in shared}
         second = {key: array for key, array in inputs.items() if key.startswith(SECOND)}
         arrays |= {key: array for key, array in second.items() if key.removeprefix(SECOND) in arrays}
@@ -371,6 +379,35 @@ def taker(function: Callable[..., Any]) -> Callable[[str], bool]:
     names = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
     anything = any(one.kind is one.VAR_KEYWORD for one in parameters)
     return lambda name: anything or name in names
+
+
+def check_signature(cell: Cell, function: Callable[..., Any], given: Sequence[str]) -> None:
+    """Check that a function takes the specification's required arguments, and requires no others.
+
+    given has the names of a call's arguments. Raises: SignatureError with both signatures.
+    """
+    entry, name, takes = find(cell["operator"]), function_name(cell["operator"], cell["method"]), taker(function)
+    inputs = {keyword(tensor.name, name): tensor.optional for tensor in inputs_of(entry, cell["method"])}
+    needed = [key for key, optional in inputs.items() if not optional]
+    first, signature, reason = ["parameters"] * bool(cell["method"]), bare(inspect.signature(function)), ""
+    if any(key in given and not takes(key) for key in needed):
+        reason = f"it does not take {', '.join(key for key in needed if not takes(key))}"
+    elif all(map(takes, given)):
+        try:
+            signature.bind(*first, **dict.fromkeys(given))
+        except TypeError as error:
+            reason = str(error)
+    if reason:
+        options = [option.name for option in called_of(entry, cell["method"]).options]
+        optional = ", ".join([*(key for key in inputs if key not in needed), *options])
+        also = f", and optional {optional}" if optional else ""
+        raise SignatureError(f"{name}{signature}: {reason}; expected {name}({', '.join(first + needed)}){also}")
+
+
+def bare(signature: inspect.Signature) -> inspect.Signature:
+    """The signature without annotations."""
+    plain = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    return signature.replace(parameters=plain, return_annotation=signature.empty)
 
 
 def as_one_mask(arrays: Arrays, config: Mapping[str, Any]) -> Arrays:

@@ -36,8 +36,9 @@ def moved(array: np.ndarray, eps: float) -> np.ndarray:
 
 def test_the_tolerance_is_that_of_the_parity_run():
     assert_parity(moved(CONTEXT, 14.0), CONTEXT, quantity="context", **DOT)
-    words = r"DotProductAttention: context\[0, 0, 0\] is .*: 1\d(\.\d)? eps, allowed 15 \(2% of elements too far\); "
-    reason = r"one eps of float32 is .* here\. Tolerance: a few sums of at most ten products"
+    words = r"DotProductAttention: context\[0, 0, 0\] is .*: 1\d(\.\d)? eps \(relative error .*\), allowed 15 "
+    reason = r"\(2% of elements too far\); "
+    reason += r"one eps of float32 is .* here\. Tolerance: a few sums of at most ten products"
     with pytest.raises(AssertionError, match=words + reason):
         assert_parity(moved(CONTEXT, 16.0), CONTEXT, quantity="context", **DOT)
     with pytest.raises(AssertionError, match="context is float32, expected float64"):

@@ -1,6 +1,7 @@
 """`attention-parity check`: what is judged, what its author gets to read, known divergences and JUnit."""
 
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -26,8 +27,9 @@ def test_numpy_functions_are_judged_and_missing_ones_are_reported(check: Check):
     assert result.exit_code == 0, result.output
     listed = cells_of(select(all_cases(), operators=["masked_softmax"]), ["float64"])
     assert f"masked_softmax │ {len(listed) + DRAWN:5} │" in result.output
-    assert "missing masked_softmax gives no gradients" in squeezed(result)
-    assert "functions: attention_mask, causal_mask" in squeezed(result)
+    assert "missing gradients of masked_softmax; 74 functions (--every lists them) drawn" in squeezed(result)
+    named = check(SOFTMAX, "--operator", "masked_softmax,dot_score", "--case", "*-[op]*", "--every")
+    assert "missing gradients of masked_softmax; 1 function: dot_score" in squeezed(named)
 
 
 def test_what_is_missing_is_red_where_all_is_required(check: Check):
@@ -120,6 +122,31 @@ def test_a_known_mistake_is_reported(check: Check, before: str, after: str, oper
     assert f"looks like {operator}: " in squeezed(result)
 
 
+def test_red_cases_are_counted_by_quantity_and_the_first_three_are_shown(check: Check):
+    result = check(WRONG, "--case", "masked_softmax-[!c-f]*")
+    words = squeezed(result)
+    (count,) = re.findall(r"fail mine masked_softmax weights: (\d+) of (\d+) float64 cases", words)
+    assert 3 < int(count[0]) < int(count[1])
+    assert words.count(" weights[") == 3 and words.count("attention-parity check mine.py --case") == 1
+    assert "none float64 weights[" in words and "eps (relative error 0.5), allowed" in words
+
+
+SIGNATURES = {
+    "no parameters": ("(queries, keys, values, mask=None)", "multiple values for argument 'queries'"),
+    "other names": ("(parameters, q, k, values)", "it does not take queries, keys"),
+    "one more": ("(parameters, queries, keys, values, heads)", "missing a required argument: 'heads'"),
+}
+
+
+@pytest.mark.parametrize(("signature", "reason"), SIGNATURES.values(), ids=SIGNATURES)
+def test_a_wrong_signature_is_reported_once(check: Check, signature: str, reason: str):
+    result = check(f"def DotProductAttention{signature}: return None", "--case", "DotProductAttention-[mnor]*")
+    words = squeezed(result)
+    expected = "expected DotProductAttention(parameters, queries, keys, values), and optional valid_lens, mask"
+    assert result.exit_code == 1 and f"DotProductAttention{signature}: {reason}; {expected}" in words
+    assert words.count("SignatureError") == 1 and words.count("attention-parity check mine.py") == 1
+
+
 def test_an_unknown_mistake_is_not_explained(check: Check):
     result = check(SOFTMAX.replace("raised / ", "0.123 * raised / "), "--operator", "masked_softmax")
     assert result.exit_code == 1 and "looks like" not in result.output
@@ -174,19 +201,25 @@ def test_an_invalid_file_of_divergences_is_refused(check: Check, tmp_path: Path,
 # ------------------------------------------------------------------------------------------------ JUnit
 
 
-def test_junit_has_a_test_for_every_cell(check: Check, tmp_path: Path):
-    source = WRONG.replace("scores, mask=None", "scores, mask=None, *, missing=None")
-    source += "def dot_score(queries): return queries\n"
-    result = check(source, "--operator", "masked_softmax,dot_score", "--junit", "out.xml", "--json", "out.json")
-    assert result.exit_code == 1
-    root = ElementTree.parse(tmp_path / "out.xml").getroot()
-    cells = {(one["case"], one["dtype"]) for one in json.loads((tmp_path / "out.json").read_text())["cells"]}
-    names = [test.get("name") for test in root.iter("testcase")]
-    assert sorted(names) == sorted(f"{case}[{dtype}]" for case, dtype in cells)
-    failed = [test for test in root.iter("testcase") if test.find("failure") is not None]
-    assert int(root.get("failures")) == len(failed) > 3
-    message = failed[0].find("failure")
+def junit_of(folder: Path) -> tuple[ElementTree.Element, dict[str, set[str]]]:
+    """The file, and the names of its tests by what they have: all, failure, error, skipped."""
+    root = ElementTree.parse(folder / "out.xml").getroot()
+    tests = list(root.iter("testcase"))
+    kinds = ("failure", "error", "skipped")
+    found = {kind: {str(test.get("name")) for test in tests if test.find(kind) is not None} for kind in kinds}
+    return root, {"all": {str(test.get("name")) for test in tests}, **found}
+
+
+def test_junit_has_a_test_for_every_cell_that_was_compared(check: Check, tmp_path: Path):
+    chosen = ("--operator", "masked_softmax,dot_score", "--case", "*-[!c-g]*", "--junit", "out.xml")
+    assert check(WRONG, *chosen, "--json", "out.json").exit_code == 1
+    root, names = junit_of(tmp_path)
+    cells = json.loads((tmp_path / "out.json").read_text())["cells"]
+    assert names["all"] == {f"{one['case']}[{one['dtype']}]" for one in cells if one["operator"] == "masked_softmax"}
+    assert {one["operator"] for one in cells} == {"masked_softmax", "dot_score"}
+    assert int(root.get("failures")) == len(names["failure"]) > 3 and int(root.get("tests")) == len(names["all"])
+    message = next(root.iter("failure"))
     assert "weights" in message.get("message") and "attention-parity check mine.py --case" in message.text
-    skipped = {test.get("name") for test in root.iter("testcase") if test.find("skipped") is not None}
-    assert skipped == {name for name in names if name.startswith("dot_score")}
-    assert int(root.get("skipped")) == len(skipped) and int(root.get("tests")) == len(names)
+    assert not names["skipped"] and "not-implemented" not in (tmp_path / "out.xml").read_text()
+    check(WRONG, *chosen, "--require-all")
+    assert any(name.startswith("dot_score") for name in junit_of(tmp_path)[1]["error"])

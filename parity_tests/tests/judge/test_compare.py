@@ -62,7 +62,7 @@ def test_a_failure_names_the_worst_element_and_how_many_are_wrong():
     actual = REFERENCE.copy()
     actual[0, 1], actual[1, 0] = -4.5, 2.25
     assert verdict_on(actual).reason == (
-        "weights[0, 1] is -4.5, expected -4.0: 5.63e+14 eps, allowed 10 (33% of elements too far)"
+        "weights[0, 1] is -4.5, expected -4.0: 5.63e+14 eps (relative error 0.12), allowed 10 (33% of elements too far)"
     )
 
 
@@ -130,7 +130,8 @@ def test_a_small_entry_that_comes_back_as_zero_is_red():
     assert (verdict.status, verdict.check, verdict.tolerance) == ("fail", "entry", 4)
     assert verdict.error == verdict.entry_error == pytest.approx(1.0 / EPS)
     assert verdict.reason == (
-        "weights[1, 2] is 0.0, expected 1e-30: relative to this entry, 4.5e+15 eps, allowed 4 (17% of elements too far)"
+        "weights[1, 2] is 0.0, expected 1e-30: relative to this entry, 4.5e+15 eps (relative error 1), allowed 4 "
+        "(17% of elements too far)"
     )
     assert verdict_on(actual, reference=SMALL).status == "pass", "where small entries are not asked for"
 

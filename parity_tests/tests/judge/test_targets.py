@@ -111,7 +111,7 @@ def AdditiveAttention(parameters, queries, keys, values):
 def test_a_layer_is_a_function_of_its_parameters(check: Check):
     result = check(LAYER, "--case", "AdditiveAttention-open")
     assert result.exit_code == 0, result.output
-    assert "AdditiveAttention gives no gradients" in squeezed(result)
+    assert "gradients of AdditiveAttention" in squeezed(result)
 
 
 def test_a_number_that_is_not_a_size_is_required(check: Check):
@@ -122,9 +122,9 @@ def test_a_number_that_is_not_a_size_is_required(check: Check):
 
 def test_a_method_is_a_function_of_its_own(check: Check):
     source = "def BahdanauDecoder_greedy(parameters, **given): raise RuntimeError(sorted(given))"
-    result = check(source, "--operator", "BahdanauDecoder")
-    assert "RuntimeError: [" in squeezed(result)
-    assert "there is no BahdanauDecoder (" not in result.output and "BahdanauDecoder_beam" in result.output
+    words = squeezed(check(source, "--operator", "BahdanauDecoder", "--every"))
+    assert "RuntimeError: [" in words and "functions: BahdanauDecoder" in words and "BahdanauDecoder_beam" in words
+    assert "BahdanauDecoder_greedy," not in words
 
 
 def test_an_argument_that_is_changed_is_red(check: Check):
@@ -268,7 +268,7 @@ def test_what_a_target_has_not_is_counted_and_red_where_all_is_required(check: C
     assert result.exit_code == 0 and f"1 not applicable: {reason}" in squeezed(result)
     assert "green 1 comparisons" in squeezed(result)
     result = chosen("--require-all")
-    assert result.exit_code == 1 and f"* {reason}" in squeezed(result) and "n/a" not in result.output
+    assert result.exit_code == 1 and reason in squeezed(result) and "n/a" not in result.output
 
 
 def test_what_a_registered_backend_cannot_have_is_not_red(monkeypatch: pytest.MonkeyPatch):
@@ -291,7 +291,7 @@ def test_gradients_are_those_of_the_returned_outputs(check: Check):
     )
     result = check(source, "--operator", "DotProductAttention")
     assert result.exit_code == 0, result.output
-    assert "DotProductAttention gives no weights" in squeezed(result)
+    assert "weights of DotProductAttention" in squeezed(result)
 
 
 def test_the_runtime_of_a_backend_will_do(check: Check, backend):

@@ -173,11 +173,11 @@ def test_a_wrong_answer_is_red_alone_and_beside_another(made: Recording, tmp_pat
     answers["scores"].flat[3] += 1e-9
     wrong = replace(made, backend="jax", cells={**made.cells, CELL: answers})
     result = compared(tmp_path, wrong)
-    assert result.exit_code == 1 and "fail        jax  dot_score-plain  float64  scores" in result.output
+    assert result.exit_code == 1 and "fail        jax  dot_score  scores: 1 of 1 float64 case" in result.output
     assert "attention-parity run --backend jax --case 'dot_score-plain' --dtype float64" in result.output
     assert compared(tmp_path, made).exit_code == 0
     both = compared(tmp_path, wrong, made)
-    assert both.exit_code == 1 and "jax against fake  dot_score-plain" in both.output
+    assert both.exit_code == 1 and "jax against fake  dot_score  scores: 1 of 1" in both.output
 
 
 def test_the_command_that_repeats_a_verdict_names_no_device_in_the_backend(made: Recording, tmp_path: Path):
@@ -192,7 +192,7 @@ def test_a_cell_without_an_answer_is_red(made: Recording, tmp_path: Path):
     recording = replace(made, cells=cells, answers=answers)
     assert list(recording.unanswered) == [CELL]
     result = compared(tmp_path, recording)
-    assert result.exit_code == 1 and "missing     fake  dot_score-plain" in result.output
+    assert result.exit_code == 1 and "missing     fake  dot_score: 1 of 1" in result.output
 
 
 def test_compare_needs_no_framework(made: Recording, tmp_path: Path):
