@@ -355,7 +355,10 @@ SECTIONS = (
         "One query, key and value in each call, which keeps the earlier keys and values: against one call with all of "
         "them and a causal mask. Then the same with `is_causal=True`.",
         (
-            Convention("equal to the full pass", "each query attends to the keys so far"),
+            Convention(
+                "equal to the full pass",
+                "each query attends to the keys so far, as with `memory = layer.extend(memory, keys, values)` here",
+            ),
             Convention(
                 "attends to the first key alone",
                 "causal masking starts from the top left, where the single query is in front of all keys",
