@@ -20,7 +20,7 @@ from backends.archives import ArchiveError, regular_file
 from backends.requirements import XLA_LEVEL
 from backends.schema import SchemaError, shown, typed
 from backends.weights import WeightError
-from parity_tests.cases.drawn import parsed
+from parity_tests.cases.drawn import NAMES, parsed
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import (
     Refused,
@@ -50,6 +50,7 @@ from parity_tests.reports.certificate import (
 )
 from parity_tests.reports.junit import junit
 from parity_tests.reports.table import MOST_RED, report, report_campaign, report_finding, reproduce
+from parity_tests.workers.adapter import adapter, framework_of
 from parity_tests.workers.answers import harmless
 from parity_tests.workers.environment import PATH, stated
 from parity_tests.workers.process import Server, WorkerFault
@@ -83,7 +84,15 @@ class Target(click.ParamType):
     short_help="Test an implementation against the specification.",
     epilog=options.examples("check mine.py", "check package.module:attention --operator masked_softmax --fuzz 60"),
 )
-@click.argument("target", metavar="TARGET", type=Target())
+@click.argument("target", metavar="TARGET", type=Target(), required=False)
+@click.option(
+    "--init",
+    "initial",
+    type=click.Choice(NAMES),
+    metavar="NAME",
+    help="Print a function NAME that calls a class or function of TARGET, as a beginning, and check nothing.",
+)
+@options.output_file("-o", "--output", "output", help="Write the function of --init to a file.")
 @options.cells
 @options.device
 @click.option(
@@ -125,6 +134,9 @@ class Target(click.ParamType):
 )
 @click.option("--examples", type=click.IntRange(min=1), metavar="N", help="Stop fuzzing after this many cases.")
 def check(
+    target: str | None,
+    initial: str | None,
+    output: Path | None,
     json_file: Path | None,
     junit_file: Path | None,
     certificate_file: Path | None,
@@ -146,6 +158,10 @@ def check(
     Some cases are redrawn in each release, so that an implementation cannot be fitted to them. Exits with 0 if at least
     one case was tested and nothing failed, with 2 if the target cannot be tested, and with 1 otherwise.
     """
+    if initial is not None:
+        sys.exit(write_adapter(initial, target, output))
+    if target is None or output is not None:
+        raise click.UsageError("missing argument TARGET" if target is None else "-o requires --init")
     fuzzing = seconds is not None or examples is not None
     if lines and (fuzzing or chosen["pattern"] or chosen["operators"] or chosen["training"] or seed is not None):
         raise click.UsageError("--drawn cannot be combined with --case, --operator, --training, --seed or --fuzz")
@@ -156,7 +172,7 @@ def check(
     known = None if divergences is None else str(divergences)
     path = os.environ.get(PATH) or None  # of --path, or as the environment says
     try:
-        request = Request(**chosen, divergences=known, path=path)
+        request = Request(target, **chosen, divergences=known, path=path)
         if lines:
             request = replace(request, dtypes=dtypes_of(lines), drawn=lines)
         else:
@@ -175,6 +191,17 @@ def check(
     sys.exit(1 if run.red or differing or not run.judged else 0)
 
 
+def write_adapter(operator: str, target: str | None, output: Path | None) -> int:
+    """Print a function of the specification that calls the target, or write it to a file; return the exit code."""
+    place, path = parted(target or "mine.py")
+    source = adapter(operator, place, path, framework_of(place)) if target else adapter(operator)
+    if output is None:
+        click.echo(source, nl=False)
+    else:
+        paths.write(output, source)
+    return 0
+
+
 def judged(request: Request | Conversion) -> Run:
     """Run a request with progress bars; Ctrl-C reports the verdicts so far and exits.
 
@@ -189,7 +216,8 @@ def judged(request: Request | Conversion) -> Run:
         hint = " In options of this command, max_bytes=... is --max-bytes." if "max_bytes=..." in str(error) else ""
         raise Refused(f"{error}{hint}") from error
     except WorkerFault as fault:
-        errors.print(Text(fault.trace, style="dim"), soft_wrap=True)
+        if fault.trace:
+            errors.print(Text(fault.trace, style="dim"), soft_wrap=True)
         raise Refused(f"{request.target} cannot be judged: {fault}") from fault
     if not run.recordings:
         raise Refused("no case matches; `attention-parity list --cases` lists all cases")

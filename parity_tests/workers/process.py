@@ -114,6 +114,10 @@ class WorkerFault(Exception):
         self.trace = trace
 
 
+class Refusal(WorkerFault):
+    """There is nothing in the target that can be tested."""
+
+
 class Interrupted(Exception):
     """The run was interrupted."""
 
@@ -236,10 +240,12 @@ class Worker:
     def hello(self, seconds: float) -> dict[str, Any]:
         """The header that the worker sends once its framework is imported.
 
-        Raises: WorkerFault, as frame does.
+        Raises: Refusal if nothing can be tested; WorkerFault, as frame does.
         """
         header = self.frame(seconds)[1]
         kind = header.pop("kind", None)
+        if kind == "refusal":
+            raise Refusal("error", harmless(str(header.get("reason")), KEPT_BYTES))
         if kind != "hello":
             raise self.fault("error", f"the worker's first frame is {shown(kind)}, expected hello")
         try:
@@ -440,6 +446,8 @@ class Server:
                 self.files = self.about.pop("files", {})
             except WorkerFault as fault:
                 self.stop()
+                if isinstance(fault, Refusal):
+                    raise
                 raise WorkerFault(fault.status, f"{self.job.backend} cannot start: {fault}", fault.trace) from fault
             self.started_in += time.perf_counter() - begun
         return self._worker

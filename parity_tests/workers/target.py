@@ -63,6 +63,7 @@ from parity_tests.cases.call import (
 )
 from parity_tests.cases.drawn import called_of, inputs_of
 from parity_tests.cases.layouts import arranged
+from parity_tests.workers.adapter import adapters
 from parity_tests.workers.package import Arrays, Backend, Cell, Given, Outputs, Package, known, quantities
 
 PARAMETER = "parameter."
@@ -188,12 +189,14 @@ class Target(Package):
 
     def __init__(self, package: Any, runtime: Any, where: str, device: str) -> None:
         super().__init__(package, runtime, device)
-        self.implemented = [name for name in names() if callable(getattr(package, name, None))]
+        found = {name: getattr(package, name) for name in names() if callable(getattr(package, name, None))}
+        self.implemented = [name for name, function in found.items() if not inspect.isclass(function)]
         if not self.implemented:
-            raise TargetError(
-                f"{where} has none of the specification's functions, {', '.join(names()[:3])} and so on: "
-                "`attention-parity list` names them"
-            )
+            reason = f"{where} has none of the specification's functions"
+            if sources := "\n".join(adapters(package, where)):
+                words = "Save this one under the name of what it computes, fill in any `...`, and check the file"
+                raise TargetError(f"{reason} (`attention-parity list`). {words}:\n\n{sources.rstrip()}")
+            raise TargetError(f"{reason}, {', '.join(names()[:3])} and so on: `attention-parity list` names them")
         self.differentiates = hasattr(self.runtime, "vjp")
         self.function = functools.cache(self._function)
         # A runtime of ours hands a layer over, which here is none.
@@ -239,11 +242,11 @@ class Target(Package):
         many are required.
         """
         name = function_name(cell["operator"], cell["method"])
-        if name not in self.implemented:
-            raise NotImplementedHere(f"there is no {name}")
-        function = getattr(self.package, name)
+        function = getattr(self.package, name, None)
         if inspect.isclass(function):
-            raise NotImplementedHere(f"{name} is a class, expected a function {name}(parameters, ...)")
+            raise NotImplementedHere(f"{name} is a class, expected a function (--init {name} writes one)")
+        if function is None or name not in self.implemented:
+            raise NotImplementedHere(f"there is no {name}")
         takes, shared = taker(function), cell["shared"]
         arrays = {name: array for name, array in inputs.items() if not name.startswith(SECOND)}
         arrays |= {name: arrays[other] for name, other in shared.items()}

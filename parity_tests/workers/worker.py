@@ -28,7 +28,7 @@ from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import collect_less
 from parity_tests.workers.keeper import keep
 from parity_tests.workers.package import Backend
-from parity_tests.workers.target import NotImplementedHere, Sources, Target, opened
+from parity_tests.workers.target import NotImplementedHere, Sources, Target, TargetError, opened
 
 
 def main() -> None:
@@ -42,7 +42,11 @@ def main() -> None:
         os.dup2(2, 1)
         sources = Sources(place)
         at = functools.cache(functools.partial(opened, device=device))
-        backend = at(place)
+        try:
+            backend = at(place)
+        except TargetError as error:
+            send(stream, {}, {"kind": "refusal", "reason": str(error)})
+            return
         collect_less()
         send(stream, {}, {"kind": "hello", **backend.describe(), "backend": name, "files": sources.imported()})
         for arrays, header in map(unpack_arrays, frames(batches)):

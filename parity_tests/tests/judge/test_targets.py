@@ -1,5 +1,6 @@
 """What a target is: what its functions take, the shapes that it may have, and its runtime."""
 
+import ast
 import io
 import os
 from functools import partial
@@ -86,7 +87,6 @@ NOT_IMPLEMENTED = {
     "mask": ("def masked_softmax(scores): return scores", "masked_softmax does not take mask"),
     "lengths": ("def masked_softmax(scores, valid_lens=None): return scores", "masked_softmax does not take mask"),
     "absent": ("def dot_score(queries, keys): return queries", "there is no masked_softmax"),
-    "class": ("class masked_softmax: ...", "masked_softmax is a class, expected a function masked_softmax(parameters,"),
 }
 
 
@@ -352,3 +352,48 @@ REQUIREMENTS = Requirements(
     assert result.exit_code == 0, result.output
     assert "there is no such product" in result.output
     assert [*backends.available()] == [*FRAMEWORKS, "fifth"]
+
+
+# ------------------------------------------------------------------------------------------------ classes
+
+
+SOFTMAX_CLASS = (
+    SOFTMAX
+    + """
+class ScaledDotProductAttention:
+    def __init__(self, sharpness): self.sharpness = sharpness
+
+    def __call__(self, q, k, v, attn_mask=None):
+        scores = self.sharpness * q.shape[-1] ** -0.5 * q @ k.swapaxes(-1, -2)
+        weights = softmax(scores, attn_mask)
+        return weights @ np.where(weights.any(-2)[..., None], v, 0), weights
+
+def attend(q, k, v, key_mask=None): return ScaledDotProductAttention(1)(q, k, v, key_mask)
+"""
+).replace("masked_softmax", "softmax")
+
+
+@pytest.mark.parametrize("target", ["mine.py", "mine", "mine:attend"])
+def test_a_class_is_answered_with_an_adapter(check: Check, tmp_path: Path, target: str):
+    result = check(SOFTMAX_CLASS, target=target)
+    assert result.exit_code == 2 and "Traceback" not in result.output
+    adapter = result.output[result.output.index("import mine") :]
+    assert len(adapter.splitlines()) == 6
+    (tmp_path / "adapter.py").write_text(adapter.replace("...", "1"))
+    assert check(SOFTMAX_CLASS, "--case", "DotProductAttention-[omr]*", target="adapter.py").exit_code == 0
+
+
+def test_a_class_beside_functions_is_not_implemented(check: Check):
+    source = SOFTMAX + "class dot_score: pass\n"
+    result = check(source, "--operator", "masked_softmax,dot_score", "--case", "*-[op]*")
+    assert result.exit_code == 0 and "dot_score is a class, expected a function (--init dot_score" in squeezed(result)
+
+
+@pytest.mark.parametrize("name", ["DotProductAttention", "MultiHeadAttention", "GRU", "masked_softmax"])
+def test_init_writes_a_function(check: Check, tmp_path: Path, name: str):
+    assert check("import torch\n", "--init", name, "-o", "adapter.py").exit_code == 0
+    written = (tmp_path / "adapter.py").read_text()
+    printed = invoke("check", "--init", name)
+    assert printed.exit_code == 0 and printed.output == written
+    function = next(node for node in ast.parse(written).body if isinstance(node, ast.FunctionDef))
+    assert function.name == name and "from backends.torch import runtime" in written
