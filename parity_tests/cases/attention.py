@@ -129,7 +129,7 @@ def attention_layer_cases(
     yield case("prepared_none", shows, base(sizes, False), method="attend", dtypes=EXACT)
     eight = {**sizes, "keys": 8}
     more = base(eight, False) | by_keyword({**ACTING, **dropping}, eight)
-    yield from extended_cases(case, masked, more, {**config, "time_major": True})
+    yield from extended_cases(name, case, masked, more, {**config, "time_major": True})
     acting.pop("dropout_mask", None)
     yield from context_cases(name, case, base, acting, given)
     if "bias" in {tensor.name for tensor in call.keyword_tensors}:
@@ -145,38 +145,40 @@ def attention_layer_cases(
 
 
 def extended_cases(
-    case: Callable[..., Case], seven: Arrays, eight: Arrays, time_major: Mapping[str, Any]
+    name: str, case: Callable[..., Case], seven: Arrays, eight: Arrays, time_major: Mapping[str, Any]
 ) -> Iterator[Case]:
-    """Cases of a memory to which steps are added, from calls with seven and eight keys.
+    """Cases of a memory to which steps are added, from the inputs of calls with seven and eight keys.
 
-    Behind its five keys, or in the room that it has for them.
+    The steps come behind five keys, or in the room of a memory with seven.
     """
     both, masks = ("keys", "values"), ("valid_lens", "mask")
-    first = {name: array[:, :5].copy() if name in both else array for name, array in eight.items()}
-    steps = {f"steps.{name}": eight[name][:, 5:].copy() for name in both}
-    yield case("extended", "Three steps behind five keys.", {**first, **steps}, method="extend", dtypes=EXACT)
+    first = {key: array[:, :5].copy() if key in both else array for key, array in eight.items()}
+    steps = {f"steps.{key}": eight[key][:, 5:].copy() for key in both}
     mask, lens = some_mask({**ATTENTION, "queries": 3, "keys": 5}), np.array([2, 2], np.int32)
     mask[0, :, 2] = False
     shown = np.array([[[True, False, True]], [[False, True, True]]])
-    hidden = {name: array.copy() for name, array in {**first, **steps}.items()}
+    hidden = {key: array.copy() for key, array in {**first, **steps}.items()}
     hidden["keys"][0, 2], hidden["values"][0, 2] = np.nan, np.inf
     hidden["steps.keys"][0, 1], hidden["steps.values"][1, 0] = np.nan, np.inf
     masked = {**hidden, "mask": mask, "steps.valid_lens": lens, "steps.mask": shown}
     shows = "Keys that one of three earlier queries could attend to, and steps of which some are hidden."
     yield case("extended_masked", shows, masked, method="extend")
-    room = {name: array.copy() for name, array in seven.items() if name not in masks}
-    for name in both:
-        room[name][0, 3:], room[name][1, 5:] = np.nan, np.inf
+    room = {key: array.copy() for key, array in seven.items() if key not in masks}
+    for key in both:
+        room[key][0, 3:], room[key][1, 5:] = np.nan, np.inf
     free = np.array([3, 5], np.int32)
     given = {"mask": np.arange(7) < free[:, None, None], "steps.mask": np.arange(3) < np.array([[[2]], [[3]]])}
     shows = "Steps in the room of a memory, as many as it has; queries, keys and values as (steps, batch, features)."
     swapped = {
-        name: array.swapaxes(0, 1).copy() if name.rpartition(".")[2] in ("queries", *both) else array
-        for name, array in {**room, **steps, **given, "steps.position": free}.items()
+        key: array.swapaxes(0, 1).copy() if key.rpartition(".")[2] in ("queries", *both) else array
+        for key, array in {**room, **steps, **given, "steps.position": free}.items()
     }
-    yield case("extended_at", shows, swapped, method="extend", config=time_major)
+    yield case("extended_at", shows, swapped, method="extend", config=time_major, dtypes=EXACT)
+    if name not in ("DotProductAttention", "MultiHeadAttention"):
+        return
+    yield case("extended", "Three steps behind five keys.", {**first, **steps}, method="extend", dtypes=EXACT)
     shows = "Steps in place of keys that were open, from the same one in all sequences."
-    over = {name: array for name, array in seven.items() if name not in masks}
+    over = {key: array for key, array in seven.items() if key not in masks}
     over |= {**steps, "steps.position": np.array(1, np.int32)}
     yield case("extended_over", shows, over, method="extend", dtypes=EXACT)
 
