@@ -11,7 +11,9 @@ from attention_core.reference import attention, local
 from attention_core.reference.arrays import promote
 from attention_core.reference.masking import biased, open_keys, softmax_over
 from attention_core.reference.pooling import average, pool
-from parity_tests.mutants.mutant import mutant
+from parity_tests.cases.case import Arrays, Case
+from parity_tests.cases.expected import computed_gradients, cotangents
+from parity_tests.mutants.mutant import ANSWER, mutant
 from parity_tests.mutants.shared import NOTHING, last_positions, unscaled_part, with_parameters, with_sizes
 
 
@@ -145,6 +147,27 @@ def matrices_swapped(original: Any, self: Any) -> Any:
     """W_k projects the queries and W_q the keys."""
     with with_parameters(self, W_q=self.parameters["W_k"], W_k=self.parameters["W_q"]):
         return original()
+
+
+@mutant(
+    "AdditiveAttention-{none,ragged,no_batch}",
+    of=ANSWER,
+    red="AdditiveAttention-{none,ragged}:gradient_w_v",
+)
+def score_vector_of_each_sequence(case: Case, answer: Arrays) -> Arrays:
+    """The score vector has a row for each sequence of the batch: its gradient is not summed over them."""
+    right = answer.get("gradient_w_v")
+    if right is None or len(answer["context"]) == 0:
+        return answer
+    dtype = right.dtype.name
+    factors, rows = cotangents(case, dtype), []
+    for row in range(len(answer["context"])):
+        of_row = {
+            place: array * (np.arange(len(array)) == row)[(..., *[None] * (array.ndim - 1))]
+            for place, array in factors.items()
+        }
+        rows.append(computed_gradients(case, *case.at(dtype), of_row)["w_v"].astype(right.dtype))
+    return {**answer, "gradient_w_v": np.stack(rows)}
 
 
 @mutant(

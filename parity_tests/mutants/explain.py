@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+import numpy as np
+
 from attention_core.operators import FILE_OF
 from parity_tests.cases.call import TRAINING
+from parity_tests.cases.case import is_floating
 from parity_tests.cases.covering import FAMILIES
 from parity_tests.cases.selection import Cell
 from parity_tests.cases.suite import NAMES
 from parity_tests.judge.compare import compare
+from parity_tests.judge.pair import Quantity
 from parity_tests.judge.question import Question
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.mutants.families import MUTANTS
@@ -115,5 +119,11 @@ def _explained(
         for verdict in verdicts:
             quantity = verdict.quantity
             if answered.ok and all(quantity in arrays for arrays in (actual, wrong, quantities)):
-                same += compare(verdict, quantities[quantity], actual[quantity], wrong[quantity]).status == "pass"
+                same += _agree(verdict, quantities[quantity], actual[quantity], wrong[quantity])
     return Explanation(operator, mutant.name, mutant.described, same, sum(map(len, red.values())))
+
+
+def _agree(blank: Verdict, quantity: Quantity, actual: np.ndarray, wrong: np.ndarray) -> bool:
+    """Whether an answer is the mutant's, up to rounding, relative to the mutant's entries."""
+    mistaken = replace(quantity, reference=wrong.astype(np.float64) if is_floating(wrong) else wrong)
+    return compare(blank, mistaken, actual, wrong).status == "pass"

@@ -36,6 +36,19 @@ def _mask_of_one_head(case: Case, inputs: Arrays) -> bool:
     return (allowed.ndim == 3 or allowed.shape[1] == 1) and bool((allowed != allowed[:1]).any())
 
 
+def _more_queries_or_fewer(case: Case, inputs: Arrays) -> bool:
+    """Whether there are not as many queries as sequences, without heads."""
+    scores = inputs.get("scores")
+    return scores is not None and scores.ndim == 3 and scores.shape[0] not in (1, scores.shape[1])
+
+
+def _square_key_mask(case: Case, inputs: Arrays) -> bool:
+    """Whether all queries share a mask, and there are as many of them as keys."""
+    scores, allowed = inputs.get("scores"), open_to(case, inputs)
+    square = scores is not None and scores.shape[-1] == scores.shape[-2] > 1
+    return square and allowed is not None and allowed.shape[-2] == 1
+
+
 @mutant("global_mask-*", of="global_mask", red="global_mask-plain:mask")
 def global_queries_lost(original: Any, global_queries: Any) -> Any:
     """Global queries attend to global keys alone."""
@@ -230,3 +243,27 @@ def mask_of_one_head_overrun(original: Any, scores: Any, valid_lens: Any, mask: 
         if mask.shape[1] == 1:
             mask = mask[np.add.outer(np.arange(len(mask)), np.arange(scores.shape[1])) % max(len(mask), 1), 0]
     return original(valid_lens=None, mask=mask)
+
+
+@mutant(
+    "masked_softmax-{ragged,cover_*,none}",
+    of="open_keys",
+    touches=where_all(_by_sequence, _more_queries_or_fewer, hides),
+)
+def lengths_repeated_by_batch(original: Any, scores: Any, valid_lens: Any, mask: Any) -> Any:
+    """Lengths are repeated by the batch size, not by the number of queries, before sequences become rows."""
+    heads = (scores if mask is None else mask).ndim == 4
+    if valid_lens is None or valid_lens.ndim > 1 or heads or scores.size == 0:
+        return original()
+    batch, queries = len(valid_lens), scores.shape[-2]
+    return original(valid_lens=np.resize(np.repeat(valid_lens, batch), batch * queries).reshape(batch, queries))
+
+
+@mutant("masked_softmax-{ragged,cover_*,none}", of="open_keys", touches=where_all(_square_key_mask, hides))
+def key_mask_over_queries(original: Any, scores: Any, valid_lens: Any, mask: Any) -> Any:
+    """A mask of keys is broadcast over the axis of keys, and hides queries, where there are as many."""
+    allowed = attention_mask(scores.shape[-1], valid_lens, mask)
+    if allowed is None or allowed.shape[-2] > 1 or scores.shape[-2] != scores.shape[-1]:
+        return original()
+    allowed = allowed[:, None] if mask is None and scores.ndim == 4 else allowed
+    return original(valid_lens=None, mask=allowed.swapaxes(-1, -2))

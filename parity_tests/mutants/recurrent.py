@@ -123,6 +123,19 @@ def gate_order_of_another(original: Any, self: Any, prefix: str) -> Any:
         return original()
 
 
+@mutant(
+    "{LSTM,GRU}-{none,step,no_steps}",
+    of="recurrent.{LSTM,GRU}._cell",
+    red="*:*",
+    green=NOTHING,
+)
+def dropout_for_bias(original: Any, self: Any, prefix: str) -> Any:
+    """The dropout rate stands in the place of the option bias: there are no biases, and nothing is dropped."""
+    biases = {name: array for name, array in self.parameters.items() if name.startswith(f"{prefix}b")}
+    with with_parameters(self, **{name: np.zeros(array.shape) for name, array in biases.items()}):
+        return original()
+
+
 @mutant(LSTM_STEPS, of="recurrent.LSTM._cell", red="*:*", green=NOTHING)
 def forget_bias_added(original: Any, self: Any, prefix: str) -> Any:
     """1 is added to the bias of the forget gate."""

@@ -61,6 +61,12 @@ def _has_layout(*layouts: str) -> Holds:
     return holds
 
 
+def _of_other_sizes(case: Case, inputs: Arrays) -> bool:
+    """Whether inner products are scaled by default, of another number of features than of queries."""
+    *_, count, features = inputs["queries"].shape
+    return case.config.get("scale", case.options.get("scale")) is None and 0 < features != count > 0
+
+
 @mutant("scaled_dot_score-*", of="scaled_dot_score", red="*:*", green=NOTHING)
 def scale_off(original: Any) -> Any:
     """The scale is off by 1e-5."""
@@ -77,6 +83,16 @@ def scale_off(original: Any) -> Any:
 def scale_missing(original: Any, scale: float | None) -> Any:
     """Scores are not scaled unless a scale is given."""
     return original(scale=1.0 if scale is None else scale)
+
+
+@mutant(
+    "scaled_dot_score-{plain,cover_*,scale} DotProductAttention-open",
+    of="scaled_dot_score",
+    touches=where_all(_of_other_sizes),
+)
+def scale_of_the_queries(original: Any, queries: Any, scale: float | None) -> Any:
+    """Scores are divided by the root of the number of queries, not of features."""
+    return original(scale=max(queries.shape[-2], 1) ** -0.5 if scale is None else scale)
 
 
 @mutant(

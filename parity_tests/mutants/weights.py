@@ -141,3 +141,14 @@ def softmax_over_the_batch(scores: Any, allowed: Any) -> Any:
         return scores
     flat = (np.broadcast_to(array, scores.shape).reshape(rows).swapaxes(-1, -2) for array in (scores, allowed))
     return softmax_over(*flat).swapaxes(-1, -2).reshape(scores.shape)
+
+
+@mutant(
+    "masked_softmax-{none,ragged,mask,heads,no_keys,no_queries,no_batch} DotProductAttention-open",
+    of=SOFTMAX,
+    red="masked_softmax-{none,ragged,mask,heads}:* DotProductAttention-open:*",
+)
+def softmax_without_axis(original: Any, scores: Any, allowed: Any) -> Any:
+    """The softmax has no axis: it normalises over the batch, or over heads where there are some."""
+    first, second = (array.swapaxes(-3, -1) for array in np.broadcast_arrays(scores, allowed))
+    return original(scores=first, allowed=second).swapaxes(-3, -1)

@@ -122,6 +122,52 @@ def test_a_known_mistake_is_reported(check: Check, before: str, after: str, oper
     assert f"looks like {operator}: " in squeezed(result)
 
 
+LSTM = """
+import numpy as np
+
+def LSTM(parameters, inputs, state):
+    hidden, cells = np.split(state[0], 2, axis=-1)
+    i, f, g, o = parameters["0.W"] @ inputs[:, 0].T + parameters["0.U"] @ hidden.T
+    i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
+    cells = f.T * cells + (i * np.tanh(g)).T
+    hidden = o.T * np.tanh(cells)
+    return hidden[:, None], np.concatenate([hidden, cells], -1)[None]
+"""
+SEEDS = {
+    "dropout_for_bias": (LSTM, "LSTM-one_step"),
+    "causal_to_the_end": (
+        "import numpy as np\ndef causal_mask(num_queries, num_keys, offset=0):\n"
+        "    return np.tri(num_queries, num_keys, max(num_keys - num_queries, 0), bool)[None]",
+        "causal_mask-[!d]*",
+    ),
+    "softmax_without_axis": (
+        f"{SOFTMAX.replace('masked_softmax', 'over_keys')}\ndef masked_softmax(scores, mask=None):\n"
+        "    mask = np.broadcast_to(True if mask is None else mask, scores.shape)\n"
+        "    return over_keys(scores.swapaxes(-3, -1), mask.swapaxes(-3, -1)).swapaxes(-3, -1)",
+        "masked_softmax-[nmr]*",
+    ),
+    "lengths_repeated_by_batch": (
+        f"{SOFTMAX.replace('masked_softmax', 'over_keys')}\ndef masked_softmax(scores, valid_lens):\n"
+        "    batch, queries, keys = scores.shape\n"
+        "    lens = np.resize(np.repeat(valid_lens, batch), (batch, queries))\n"
+        "    return over_keys(scores, np.arange(keys) < lens[..., None])",
+        "masked_softmax-ragged",
+    ),
+    "key_mask_over_queries": (
+        f"{SOFTMAX.replace('masked_softmax', 'over_keys')}\ndef masked_softmax(scores, mask):\n"
+        "    return over_keys(scores, mask.swapaxes(-1, -2))",
+        "masked_softmax-cover_38*",
+    ),
+}
+"""Mistakes of widely copied listings, each with a case that shows it."""
+
+
+@pytest.mark.parametrize(("mutant", "source", "case"), [(name, *seed) for name, seed in SEEDS.items()], ids=SEEDS)
+def test_a_mistake_of_many_listings_is_named(check: Check, mutant: str, source: str, case: str):
+    words = squeezed(check(source, "--case", case))
+    assert re.search(rf"(\d) of the \1 wrong answers that were compared are those of {mutant} ", words), words
+
+
 def test_red_cases_are_counted_by_quantity_and_the_first_three_are_shown(check: Check):
     result = check(WRONG, "--case", "masked_softmax-[!c-f]*")
     words = squeezed(result)

@@ -111,8 +111,14 @@ def test_without_any_one_check_a_mutant_passes(
     # What another check has found red, it finds red without this one, too.
     alone = [name for name in by_name if set(outcomes(name).killed_by) == {check}]
     without(check, monkeypatch)
-    unseen = (name for name in alone if not judged(by_name[name], *answers(name)).killed_by)
-    assert any(unseen), f"no mutant needs the check {check!r}"
+
+    def unseen(name: str) -> bool:
+        try:
+            return not judged(by_name[name], *answers(name)).killed_by
+        except IndexError:  # the next check cannot read an array of another rank
+            return False
+
+    assert any(map(unseen, alone)), f"no mutant needs the check {check!r}"
 
 
 def test_the_core_kills_every_mutant_and_none_of_its_cells_could_be_left_out(
