@@ -87,7 +87,7 @@ def record_answers(
     The targets are those of one backend: one worker answers for all of them, since its import takes longest. Raises:
     RuntimeError if its framework cannot be started.
     """
-    first = targets[0]
+    first = max(targets, key=lambda target: len(target.packages))  # whose runtime names the versions of all
     with Server(Job(first.name, first.place, python, device), every=True) as server:
         for target in targets:
             cases = [question.case for question in questions(target).values()]

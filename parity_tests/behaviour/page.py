@@ -16,6 +16,8 @@ from parity_tests.third_party.attention import THIRD_PARTY, ThirdParty
 FRAMEWORKS = {
     "torch": "PyTorch",
     "keras": "Keras",
+    "keras_torch": "Keras on PyTorch",
+    "keras_jax": "Keras on JAX",
     "jax": "JAX",
     "flax": "Flax",
     "mxnet": "MXNet",

@@ -333,10 +333,12 @@ def test_the_command_names_the_packages_that_are_missing(monkeypatch: pytest.Mon
 
 # ------------------------------------------------------------------------------------------------ frameworks
 
+PACKAGES_OF_A_BACKEND = ("torch", "keras", "jax", "flax", "mxnet")
+"""The modules that need nothing beside what their backend does."""
 PROBED = [
     pytest.param(own, id=own.id, marks=[pytest.mark.frameworks(own.backend)] if own.backend in FRAMEWORKS else [])
     for own in THIRD_PARTY
-    if own.backend in FRAMEWORKS or findings.installed(own)  # onnx is no backend
+    if own.module in PACKAGES_OF_A_BACKEND or findings.installed(own)
 ]
 
 
@@ -348,7 +350,7 @@ def cases_of(target: ThirdParty) -> list[Case]:
 @functools.cache
 def recorded(backend: str) -> dict[ThirdParty, Recording]:
     """The answers of all targets of a backend to the cases and the questions: one worker answers for JAX and Flax."""
-    targets = [target for target in THIRD_PARTY if target.backend == backend]
+    targets = [target for target in THIRD_PARTY if target.backend == backend and findings.installed(target)]
     answers = findings.record_answers(targets, more=lambda target: cells_of(cases_of(target), FULL))
     return dict(zip(targets, answers, strict=True))
 

@@ -32,6 +32,8 @@ SIGNATURES = "parity_tests.third_party.signatures"
 IMPORTED_BY_ATTENTION = {
     "torch": {"torch", "backends.torch", "backends.torch.runtime"},
     "keras": {"keras", "tensorflow", "backends.tf", "backends.tf.runtime"},
+    "keras_torch": {"keras", "backends.torch", "backends.torch.runtime"},
+    "keras_jax": {"keras", "backends.jax", "backends.jax.runtime"},
     "jax": {"jax", "backends.jax", "backends.jax.runtime"},
     "flax": {"flax", "jax", "backends.jax", "backends.jax.runtime"},
     "mxnet": {"mxnet", "backends.mxnet", "backends.mxnet.runtime"},

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 BACKENDS = {
     "torch": "torch",
     "keras": "tf",
+    "keras_torch": "torch",
+    "keras_jax": "jax",
     "jax": "jax",
     "flax": "jax",
     "mxnet": "mxnet",
@@ -24,6 +26,8 @@ BACKENDS = {
 PACKAGES = {
     "torch": ("torch",),
     "keras": ("keras", "tensorflow"),
+    "keras_torch": ("keras", "torch"),
+    "keras_jax": ("keras", "jax"),
     "jax": ("jax",),
     "flax": ("flax", "jax"),
     "mxnet": ("mxnet",),
@@ -81,6 +85,7 @@ MODULE = "nn.MultiheadAttention"
 LAYER = "nn.TransformerEncoderLayer"
 ENCODER = ("fully_masked", "hidden_value", "hidden_key", "polarity", "float_mask", "left_padding")
 STEPS = ("steps", "steps_causal")
+OF_BACKENDS = ("fully_masked", "polarity", "float_mask", "left_padding", "causal", "mask_and_causal", "key_head")
 CAUSAL = ("causal", "causal_one", "mask_and_causal", "padding_and_causal")
 
 THIRD_PARTY = (
@@ -104,6 +109,15 @@ THIRD_PARTY = (
     ),
     ThirdParty("keras", "group_query_attention", "layers.GroupQueryAttention", HEADS),
     ThirdParty("keras", "ops_dot_product_attention", "ops.dot_product_attention", DOT),
+    *(
+        ThirdParty(f"keras_{backend}", name, f"{call}, KERAS_BACKEND={backend}", operator, asks=OF_BACKENDS)
+        for backend in ("torch", "jax")
+        for name, call, operator in (
+            ("multi_head_attention", "layers.MultiHeadAttention", HEADS),
+            ("group_query_attention", "layers.GroupQueryAttention", HEADS),
+            ("ops_dot_product_attention", "ops.dot_product_attention", DOT),
+        )
+    ),
     ThirdParty("jax", "dot_product_attention", "jax.nn.dot_product_attention, mask", DOT),
     ThirdParty(
         "jax", "dot_product_attention_lengths", "jax.nn.dot_product_attention, key_value_seq_lengths", DOT, "lengths"
