@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -27,7 +27,11 @@ from parity_tests.workers.recordings import Recording
 MOST_CELLS = 4
 """How many red cells of each operator are compared with mutants, the smallest ones."""
 
+MOST_FIRST = 4
+"""How many mutants that explain some red values are combined with all others."""
+
 Red = Mapping[str, Sequence[Verdict]]
+Candidates = list[tuple[Mutant, Explanation]]
 
 
 def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterator[Explanation]:
@@ -36,6 +40,9 @@ def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence
     Where outputs are red, gradients follow from them and are left out; wrong numbers distinguish mutants better than
     NaN. Of mutants that explain equally many, the one that agrees with most outputs, right ones included, is chosen;
     for a training, which takes too long, the first.
+
+    What no single mutant explains may be two mistakes at once: the one that was found, or each that explains some of
+    the values, is then combined with every other one.
     """
     red, outputs = _by_operator(), _by_operator()
     for verdict in verdicts:
@@ -49,19 +56,55 @@ def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence
     answers = recording.answers
     questions = {cell.key: Question(cell, answers[cell.key].withheld) for cell in cells if cell.key in recording.cells}
     for operator, cells_of_operator in red.items():
-        telling = _first(cells_of_operator, _is_wrong_number, _is_output)
-        answered = [name for name in telling if name in recording.cells]
-        smallest = sorted(answered, key=lambda name: _size(recording, name))
-        chosen = {name: telling[name] for name in smallest[:MOST_CELLS]}
+        chosen = _smallest(_first(cells_of_operator, _is_wrong_number, _is_output), recording)
         near = [mutant for mutant in MUTANTS if _near(mutant, operator)]
-        candidates = [(mutant, _explained(mutant, operator, chosen, questions, recording)) for mutant in near]
-        most = max(explanation.same for _, explanation in candidates)
-        best = [candidate for candidate in candidates if candidate[1].same == most]
-        if 2 * most <= best[0][1].red:
-            continue
-        if len(best) > 1 and operator != TRAINING:
-            best.sort(key=lambda one: -_explained(one[0], operator, outputs[operator], questions, recording).same)
-        yield best[0][1]
+
+        def count(mutants: Iterable[Mutant], compared: Red, name: str = operator) -> Candidates:
+            return [(one, _explained(one, name, compared, questions, recording)) for one in mutants]
+
+        candidates = count(near, chosen)
+        best = _best(candidates)
+        some = sorted((one for one in candidates if one[1].same), key=lambda one: -one[1].same)
+        firsts = [mutant for mutant, _ in some[:MOST_FIRST]]
+        if best:
+            if len(best) > 1 and operator != TRAINING:
+                best.sort(key=lambda one: -count([one[0]], outputs[operator])[0][1].same)
+            yield best[0][1]
+            firsts, chosen = [best[0][0]], _rest(best[0][0], cells_of_operator, count, recording)
+        if chosen and operator != TRAINING:
+            pairs = (both for first in firsts for both in pairs_with(first, near))
+            yield from (explanation for _, explanation in _best(count(pairs, chosen))[:1])
+
+
+def _rest(first: Mutant, red: Red, count: Callable[[Sequence[Mutant], Red], Candidates], recording: Recording) -> Red:
+    """The smallest cells with red outputs that a mutant does not explain."""
+    outputs = {name: list(filter(_is_output, verdicts)) for name, verdicts in red.items()}
+    rest = {
+        name: verdicts
+        for name, verdicts in outputs.items()
+        if verdicts and name in recording.cells and not count([first], {name: verdicts})[0][1].same
+    }
+    return _smallest(rest, recording)
+
+
+def _smallest(red: Red, recording: Recording) -> Red:
+    """The smallest cells that were answered."""
+    answered = sorted((name for name in red if name in recording.cells), key=lambda name: _size(recording, name))
+    return {name: red[name] for name in answered[:MOST_CELLS]}
+
+
+def _best(candidates: Candidates) -> Candidates:
+    """The candidates that explain most red values, if that is more than half of them."""
+    most = max((explanation.same for _, explanation in candidates), default=0)
+    return [one for one in candidates if one[1].same == most and 2 * most > one[1].red]
+
+
+def pairs_with(first: Mutant, others: Iterable[Mutant]) -> Iterator[Mutant]:
+    """Yield the mutant with both mistakes for each other one that replaces none of the same functions."""
+    for second in others:
+        if first.broken and second.broken and not {*first.broken} & {*second.broken}:
+            names, words = f"{first.name} and {second.name}", f"{first.described} {second.described}"
+            yield replace(first, name=names, sentence=words, source="", broken={**first.broken, **second.broken})
 
 
 def _by_operator() -> dict[str, dict[str, list[Verdict]]]:

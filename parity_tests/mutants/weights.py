@@ -39,10 +39,10 @@ def _leaking(softmax: Wrong) -> dict[str, Wrong]:
     }
 
 
-@mutant("masked_softmax-*", of="masking.softmax_over", red=FULLY_MASKED + " masked_softmax-large:*")
-def finite_fill(scores: Any, allowed: Any) -> Any:
-    """Hidden scores are filled with -1e6."""
-    return _plain_softmax(np.where(allowed, scores, -1e6))
+@mutant("masked_softmax-*", red=FULLY_MASKED + " masked_softmax-large:*")
+def finite_fill() -> Mapping[str, Wrong]:
+    """Hidden scores are filled with a large negative number, not with -inf."""
+    return _leaking(lambda scores, allowed: _plain_softmax(np.where(allowed, scores, -1e6)))
 
 
 @mutant("masked_softmax-*", of="masking.softmax_over", red=FULLY_MASKED, source="microsoft/onnxruntime#28904")

@@ -150,7 +150,7 @@ SEEDS = {
         f"{SOFTMAX.replace('masked_softmax', 'over_keys')}\ndef masked_softmax(scores, valid_lens):\n"
         "    batch, queries, keys = scores.shape\n"
         "    lens = np.resize(np.repeat(valid_lens, batch), (batch, queries))\n"
-        "    return over_keys(scores, np.arange(keys) < lens[..., None])",
+        "    return over_keys(scores + 3, np.arange(keys) < lens[..., None])",
         "masked_softmax-ragged",
     ),
     "key_mask_over_queries": (
@@ -159,13 +159,36 @@ SEEDS = {
         "masked_softmax-cover_38*",
     ),
 }
-"""Mistakes of widely copied listings, each with a case that shows it."""
+"""Mistakes of widely copied listings, each with a case that shows it; one rounds otherwise than the reference does."""
 
 
 @pytest.mark.parametrize(("mutant", "source", "case"), [(name, *seed) for name, seed in SEEDS.items()], ids=SEEDS)
 def test_a_mistake_of_many_listings_is_named(check: Check, mutant: str, source: str, case: str):
     words = squeezed(check(source, "--case", case))
     assert re.search(rf"(\d) of the \1 wrong answers that were compared are those of {mutant} ", words), words
+
+
+BOTH = """
+import numpy as np
+
+def DotProductAttention(parameters, queries, keys, values, mask=None):
+    scores = queries @ keys.swapaxes(-1, -2) * queries.shape[-2] ** -0.5
+    scores = np.where(True if mask is None else mask, scores, -1e9)
+    raised = np.exp(scores - scores.max(-1, keepdims=True))
+    weights = raised / raised.sum(-1, keepdims=True)
+    return weights @ values, weights
+"""
+NEITHER_ALONE = "DotProductAttention-[fm]*[kd]"
+"""A case that shows the first mistake, and one that shows both."""
+
+
+@pytest.mark.parametrize(("case", "lines"), [("DotProductAttention-[nrfm]*", 2), (NEITHER_ALONE, 1)])
+def test_two_mistakes_at_once_are_both_named(check: Check, case: str, lines: int):
+    words = squeezed(check(BOTH, "--case", case))
+    assert re.search(r"(\d+) of the \1 wrong answers .* are those of scale_of_the_queries and finite_fill ", words), (
+        words
+    )
+    assert words.count("looks like") == lines
 
 
 def test_red_cases_are_counted_by_quantity_and_the_first_three_are_shown(check: Check):
