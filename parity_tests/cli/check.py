@@ -107,6 +107,12 @@ class Target(click.ParamType):
     metavar="FILE",
     help="File of known divergences (strict: an entry that no longer diverges fails). Bundled targets have their own.",
 )
+@click.option(
+    "--against",
+    type=Target(),
+    metavar="TARGET",
+    help="Compare with another target instead of the reference, in the cases that both implement.",
+)
 @click.option("--require-all", is_flag=True, help="Fail if the target lacks any function.")
 @options.json_file
 @options.junit
@@ -146,6 +152,7 @@ def check(
     seconds: float | None,
     examples: int | None,
     divergences: Path | None,
+    against: str | None,
     **chosen: Any,
 ) -> None:
     """Test the outputs and gradients of an implementation against the specification, case by case.
@@ -167,6 +174,9 @@ def check(
         raise click.UsageError("--drawn cannot be combined with --case, --operator, --training, --seed or --fuzz")
     if fuzzing and certificate_file is not None:
         raise click.UsageError("--certificate cannot be combined with --fuzz")
+    if against is not None and (fuzzing or lines or divergences or certificate_file or chosen["require_all"]):
+        others = "--fuzz, --drawn, --divergences, --certificate or --require-all"
+        raise click.UsageError(f"--against cannot be combined with {others}")
     if fuzzing:
         require_hypothesis()
     known = None if divergences is None else str(divergences)
@@ -179,7 +189,7 @@ def check(
             request = replace(request, seed=release_seed() if seed is None else seed)
     except ValueError as error:
         raise Refused(str(error)) from error
-    run = judged(request)
+    run = judged(request, against)
     report(run, console, every)
     if json_file is not None:
         write_json(run, json_file)
@@ -202,8 +212,8 @@ def write_adapter(operator: str, target: str | None, output: Path | None) -> int
     return 0
 
 
-def judged(request: Request | Conversion) -> Run:
-    """Run a request with progress bars; Ctrl-C reports the verdicts so far and exits.
+def judged(request: Request | Conversion, against: str | None = None) -> Run:
+    """Run a request, or compare its target with another one; Ctrl-C reports the verdicts so far and exits.
 
     Raises: Refused if it cannot be judged.
     """
@@ -211,7 +221,10 @@ def judged(request: Request | Conversion) -> Run:
         with signals() as caught, progress() as report_progress:
             if isinstance(request, Conversion):
                 return request.judge(report_progress)
-            run = request.judge(report_progress, lambda: bool(caught), explanations)
+            if against is not None:
+                run = request.compare(against, report_progress, lambda: bool(caught))
+            else:
+                run = request.judge(report_progress, lambda: bool(caught), explanations)
     except (DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError, ImportError) as error:
         hint = " In options of this command, max_bytes=... is --max-bytes." if "max_bytes=..." in str(error) else ""
         raise Refused(f"{error}{hint}") from error

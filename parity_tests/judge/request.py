@@ -19,6 +19,7 @@ from parity_tests.cases.expected import in_memory
 from parity_tests.cases.selection import Selection
 from parity_tests.cases.suite import NAMES as OPERATORS
 from parity_tests.cases.suite import all_cases
+from parity_tests.judge.against import check_against
 from parity_tests.judge.check import Explain, job_of, known_divergences, unexplained
 from parity_tests.judge.check import check as judged
 from parity_tests.judge.condition import Judged
@@ -122,6 +123,17 @@ class Request:
             explain=explain,
         )
         run.command, run.seed = self.command, self.seed
+        return run
+
+    def compare(self, other: str, progress: Progress = untold, stopped: Stopped = lambda: False) -> Run:
+        """Compare the target with another one on the selected cells.
+
+        Raises: WorkerFault.
+        """
+        jobs = self.job, job_of(other, self.python, self.device, Path.cwd())
+        cases = self.selection.cases(all_cases(trained=True))
+        run = check_against(cases, self.dtypes, jobs, progress=progress, stopped=stopped)
+        run.command = shlex.join([*shlex.split(self.command), "--against", other])
         return run
 
     @property

@@ -66,7 +66,8 @@ def table(run: Run, dtype: str, every: bool = False) -> RenderableType:
     If there are many operators, those of a file share a row, and only red ones have a separate row, unless every row is
     requested. The column "pairs" has the largest error between any two backends.
     """
-    backends = list(run.recordings)
+    alone = any(verdict.against == "reference" for verdict in run.verdicts) or len(run.recordings) < 2
+    backends = list(run.recordings) if alone else []
     cases = {cell.case.id: cell.case.operator for cell in run.cells if cell.dtype == dtype}
     here: dict[str, list[Verdict]] = {name: [] for name in cases.values()}
     for verdict in run.verdicts:
@@ -79,14 +80,14 @@ def table(run: Run, dtype: str, every: bool = False) -> RenderableType:
     grid.add_column("cases", justify="right")
     for name in backends:
         grid.add_column(name, justify="right", min_width=6)
-    if len(backends) > 1:
-        grid.add_column("pairs", justify="right", min_width=6)
+    if len(run.recordings) > 1:
+        grid.add_column("pairs" if alone else " against ".join(run.recordings), justify="right", min_width=6)
     for label, operators in listed:
         verdicts = [verdict for name in operators for verdict in here[name]]
         single = [verdict for verdict in verdicts if verdict.against == "reference"]
         row = [label, str(sum(name in operators for name in cases.values()))]
         row += [_cell([verdict for verdict in single if verdict.name == name]) for name in backends]
-        if len(backends) > 1:
+        if len(run.recordings) > 1:
             row.append(_cell([verdict for verdict in verdicts if verdict.against != "reference"]))
         grid.add_row(*row)
     return titled(f"{dtype}: worst error, in eps of the largest entry", grid)

@@ -221,6 +221,31 @@ def test_an_unknown_mistake_is_not_explained(check: Check):
     assert result.exit_code == 1 and "looks like" not in result.output
 
 
+# ------------------------------------------------------------------------------------------------ another target
+
+
+@pytest.mark.parametrize(("other", "code"), [(WRONG, 0), (SOFTMAX, 1), (WRONG.replace("shown -", "1.01 * shown -"), 1)])
+def test_two_targets_are_compared_without_the_reference(check: Check, tmp_path: Path, other: str, code: int):
+    (tmp_path / "other.py").write_text(f"{other}\ndef dot_score(queries, keys): raise RuntimeError")
+    chosen = ("--operator", "masked_softmax,dot_score", "--against", "other.py", "--junit", "out.xml")
+    result = check(WRONG, *chosen)
+    words = squeezed(result)
+    assert result.exit_code == code, result.output
+    assert "mine against other" in words and "missing 1 function (--every lists them)" in words
+    if code == 0:
+        assert re.search(r"masked_softmax │ \d\d │ exact", words)
+    else:
+        assert re.search(r"fail mine against other masked_softmax weights: \d\d of \d\d float64 cases", words)
+        assert "attention-parity check mine.py --against other.py --case 'masked_softmax-none'" in words
+
+
+def test_a_target_that_fails_alone_is_red_beside_another(check: Check, tmp_path: Path):
+    (tmp_path / "other.py").write_text("def masked_softmax(scores, mask=None): raise RuntimeError('not today')")
+    result = check(SOFTMAX, "--case", WRITTEN, "--against", "other.py")
+    assert result.exit_code == 1 and "error other against mine masked_softmax: " in squeezed(result)
+    assert check(SOFTMAX, "--against", "other.py", "--require-all").exit_code == 2
+
+
 # ------------------------------------------------------------------------------------------------ known divergences
 
 
