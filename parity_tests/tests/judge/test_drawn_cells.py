@@ -161,7 +161,7 @@ def test_a_target_that_knows_the_listed_cases_by_heart_is_red(check: Check, tmp_
 
 
 def test_a_red_one_is_repeated_by_its_line(check: Check):
-    result = check(LIAR, *ONE)
+    result = check(LIAR, *ONE, "--case", "*-drawn_*")
     commands = [line.strip() for line in result.output.splitlines() if " --drawn " in line]
     arguments = shlex.split(commands[0])
     assert arguments[:3] == ["attention-parity", "check", "mine.py"]
