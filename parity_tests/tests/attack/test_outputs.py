@@ -43,14 +43,14 @@ FOLDERS = list(options_of(paths.OutputFolder))
 
 
 def test_every_option_that_names_a_file_is_of_these_kinds():
-    """What is left are the interpreter of a target, and what `convert` and `translate` read themselves."""
+    """What is left are the interpreter of a target, and what `convert`, `compare` and `translate` read themselves."""
     others = {
         label((names, option))
         for names, command in commands(main)
         for option in command.params
         if isinstance(option.type, (click.Path, click.File)) and option.name not in ("python", "corpus")
     }
-    assert others <= {"convert file"}
+    assert others <= {"convert file", "compare --vectors"}
     assert {label(given) for given in OUTPUTS} >= {
         *(f"{name} --json" for name in ("run", "check", "compare", "convert", "bench", "translate test")),
         *(f"{name} --certificate" for name in ("check", "convert")),

@@ -138,7 +138,7 @@ SEEDS = {
     "causal_to_the_end": (
         "import numpy as np\ndef causal_mask(num_queries, num_keys, offset=0):\n"
         "    return np.tri(num_queries, num_keys, max(num_keys - num_queries, 0), bool)[None]",
-        "causal_mask-[!d]*",
+        "causal_mask-[ps]*",
     ),
     "softmax_without_axis": (
         f"{SOFTMAX.replace('masked_softmax', 'over_keys')}\ndef masked_softmax(scores, mask=None):\n"
