@@ -50,7 +50,7 @@ def in_heads(memory: Memory, queries: torch.Tensor) -> Memory:
 def extended(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
     """The memory with prepared steps behind its keys, or in place of those from position on."""
     num_keys, num_steps = memory.keys.shape[-2], steps.keys.shape[-2]
-    keys, values = (torch.cat(pair, dim=-2) for pair in ((memory.keys, steps.keys), (memory.values, steps.values)))
+    keys, values = (torch.cat(pair, dim=-2) for pair in zip(memory[:2], steps[:2], strict=True))
     mask = joined_masks(memory, steps)
     if position is None:
         return Memory(keys, values, mask)
@@ -66,13 +66,13 @@ def joined_masks(memory: Memory, steps: Memory) -> torch.Tensor | None:
     """What later queries may attend to: keys of the memory that any query could attend to, and the steps."""
     if memory.mask is None and steps.mask is None:
         return None
-    masks = (
+    past, new = (
         part.keys.new_ones((*[1] * (part.keys.ndim - 1), part.keys.shape[-2]), dtype=torch.bool)
         if part.mask is None
         else part.mask
         for part in (memory, steps)
     )
-    past, new = masks
     past = past.any(dim=-2, keepdim=True)
     leading = torch.broadcast_shapes(past.shape[:-1], new.shape[:-1])
-    return torch.cat([past.expand(*leading, -1), new.expand(*leading, -1)], dim=-1)
+    parts = [mask.expand(*leading, -1) for mask in (past, new)]
+    return torch.cat(parts, dim=-1)

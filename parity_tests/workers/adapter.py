@@ -18,9 +18,7 @@ from parity_tests.workers.environment import requirements_of
 
 
 def adapters(package: Any, where: str) -> Iterator[str]:
-    """Yield an adapter for each class of a module that is named as a layer, or else for the first class; or for one
-    object.
-    """
+    """Yield an adapter for each class of a module with a layer's name, else for its first class; or for one object."""
     place, _, path = (where, "", "") if where.endswith(".py") else where.partition(":")
     if path:
         found = {path: package} if callable(package) else {}
