@@ -50,7 +50,7 @@ from parity_tests.reports.certificate import (
 )
 from parity_tests.reports.junit import junit
 from parity_tests.reports.table import MOST_RED, report, report_campaign, report_finding, reproduce
-from parity_tests.workers.adapter import adapter, framework_of
+from parity_tests.workers.adapter import adapter, class_in, framework_of
 from parity_tests.workers.answers import harmless
 from parity_tests.workers.environment import PATH, stated
 from parity_tests.workers.process import Server, WorkerFault
@@ -204,7 +204,9 @@ def check(
 def write_adapter(operator: str, target: str | None, output: Path | None) -> int:
     """Print a function of the specification that calls the target, or write it to a file; return the exit code."""
     place, path = parted(target or "mine.py")
-    source = adapter(operator, place, path, framework_of(place)) if target else adapter(operator)
+    made = None if path else class_in(place, operator)
+    path = path if made is None else made.__name__
+    source = adapter(operator, place, path, framework_of(place), made) if target else adapter(operator)
     if output is None:
         click.echo(source, nl=False)
     else:

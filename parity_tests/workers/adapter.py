@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import inspect
 import re
 import sys
+import types
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from attention_core.specification import Layer
 from backends import FRAMEWORKS
 from parity_tests.cases.drawn import inputs_of
 from parity_tests.workers.environment import requirements_of
+
+CALLED = ("forward", "call", "__call__")
+"""The methods that run when a layer is called."""
 
 
 def adapters(package: Any, where: str) -> Iterator[str]:
@@ -65,11 +70,51 @@ def adapter(
     return "\n".join(lines) + "\n"
 
 
+def class_in(place: str, operator: str) -> type | None:
+    """The class of a file that is called, by the operator's name or else the first, as its source has it, without code.
+
+    Nothing is imported: the class has the names and the arguments of the file's.
+    """
+    try:
+        classes = [node for node in ast.parse(_source(place)).body if isinstance(node, ast.ClassDef)]
+    except SyntaxError:
+        return None
+    made = [_outline(node) for node in classes]
+    made = [one for one in made if _call_of(one)]
+    return next((one for one in made if one.__name__ == operator), next(iter(made), None))
+
+
+def _outline(node: ast.ClassDef) -> type:
+    """A class whose methods have the arguments of the source, and do nothing."""
+    methods: dict[str, Any] = {}
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef):
+            methods[one.name] = types.FunctionType((lambda: None).__code__, {}, one.name)
+            methods[one.name].__signature__ = inspect.Signature([*_arguments(one.args)])
+    return type(node.name, (), methods)
+
+
+def _arguments(given: ast.arguments) -> Iterator[inspect.Parameter]:
+    """The named arguments of a function's source; a default is None."""
+    positional = [*given.posonlyargs, *given.args]
+    required = len(positional) - len(given.defaults)
+    for place, one in enumerate(positional):
+        default = inspect.Parameter.empty if place < required else None
+        yield inspect.Parameter(one.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
+    for one, value in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        default = inspect.Parameter.empty if value is None else None
+        yield inspect.Parameter(one.arg, inspect.Parameter.KEYWORD_ONLY, default=default)
+
+
 def framework_of(place: str) -> str:
     """The backend of the framework that a file imports; empty if it imports none."""
-    text = Path(place).read_text(encoding="utf-8", errors="replace") if Path(place).is_file() else ""
+    text = _source(place)
     imported = re.findall(r"^\s*(?:import|from)\s+(\w+)", text, re.MULTILINE)
     return _backend(imported)
+
+
+def _source(place: str) -> str:
+    return Path(place).read_text(encoding="utf-8", errors="replace") if Path(place).is_file() else ""
 
 
 def _backend(imported: Collection[str]) -> str:
@@ -89,7 +134,7 @@ def _operator(name: str) -> str:
 
 def _call_of(made: Any) -> Callable[..., Any] | None:
     """What runs when the class's instance, or the callable, is called."""
-    for name in ("forward", "call", "__call__"):
+    for name in CALLED:
         method = getattr(made, name, None)
         if inspect.isfunction(method) or inspect.ismethod(method):
             return method

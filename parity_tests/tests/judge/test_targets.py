@@ -389,6 +389,18 @@ def test_a_class_beside_functions_is_not_implemented(check: Check):
     assert result.exit_code == 0 and "dot_score is a class, expected a function (--init dot_score" in squeezed(result)
 
 
+def test_init_calls_the_class_that_a_file_has_and_imports_nothing(check: Check):
+    source = "raise ImportError\nclass Config: pass\nclass Mine:\n    def __init__(self, rate): pass\n"
+    source += "    def forward(self, q, k, v, *, attn_mask=None): pass\n"
+    written = check(source, "--init", "DotProductAttention").output
+    assert "return mine.Mine(rate=...)(queries, keys, values, attn_mask=mask)" in written
+    named = source + "class DotProductAttention:\n    def forward(self, q, k, v): pass\n"
+    assert (
+        "return mine.DotProductAttention()(queries, keys, values)"
+        in check(named, "--init", "DotProductAttention").output
+    )
+
+
 @pytest.mark.parametrize("name", ["DotProductAttention", "MultiHeadAttention", "GRU", "masked_softmax"])
 def test_init_writes_a_function(check: Check, tmp_path: Path, name: str):
     assert check("import torch\n", "--init", name, "-o", "adapter.py").exit_code == 0
