@@ -162,7 +162,8 @@ def extended_cases(
     hidden["steps.keys"][0, 1], hidden["steps.values"][1, 0] = np.nan, np.inf
     masked = {**hidden, "mask": mask, "steps.valid_lens": lens, "steps.mask": shown}
     shows = "Keys that one of three earlier queries could attend to, and steps of which some are hidden."
-    yield case("extended_masked", shows, masked, method="extend")
+    whole = name in ("DotProductAttention", "MultiHeadAttention")
+    yield case("extended_masked", shows, masked, method="extend", dtypes=DTYPES if whole else FULL)
     room = {key: array.copy() for key, array in seven.items() if key not in masks}
     for key in both:
         room[key][0, 3:], room[key][1, 5:] = np.nan, np.inf
@@ -174,7 +175,7 @@ def extended_cases(
         for key, array in {**room, **steps, **given, "steps.position": free}.items()
     }
     yield case("extended_at", shows, swapped, method="extend", config=time_major, dtypes=EXACT)
-    if name not in ("DotProductAttention", "MultiHeadAttention"):
+    if not whole:
         return
     yield case("extended", "Three steps behind five keys.", {**first, **steps}, method="extend", dtypes=EXACT)
     shows = "Steps in place of keys that were open, from the same one in all sequences."
