@@ -178,9 +178,11 @@ def extended_cases(
     if not whole:
         return
     yield case("extended", "Three steps behind five keys.", {**first, **steps}, method="extend", dtypes=EXACT)
-    shows = "Steps in place of keys that were open, from the same one in all sequences."
+    shows = "Open steps behind keys of which the mask hides some."
+    yield case("extended_open", shows, {**first, **steps, "mask": mask}, method="extend", dtypes=EXACT)
+    shows = "Steps, of which a mask hides some, in place of open keys, from the same one in all sequences."
     over = {key: array for key, array in seven.items() if key not in masks}
-    over |= {**steps, "steps.position": np.array(1, np.int32)}
+    over |= {**steps, "steps.mask": shown, "steps.position": np.array(1, np.int32)}
     yield case("extended_over", shows, over, method="extend", dtypes=EXACT)
 
 

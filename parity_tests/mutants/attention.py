@@ -22,7 +22,7 @@ from parity_tests.mutants.shared import NOTHING, last_positions, unscaled_part, 
     of="attention.DotProductAttention.attend",
     red="*:*",
     green=NOTHING
-    + " DotProductAttention-{none,open,gap_*,one_key,dropout,prepared_none,scale,extended,extended_over}:*"
+    + " DotProductAttention-{none,open,gap_*,one_key,dropout,prepared_none,scale,extended}:*"
     + " DotProductAttention-context_{none,open,one_key,no_*,scale,block}:*"
     + " DotProductAttention-*{large,low}:gradient_[qk]* DotProductAttention-*bias_{hidden,softcap}:*",
 )
@@ -34,11 +34,23 @@ def prepared_mask_lost(original: Any, memory: Any) -> Any:
 @mutant(
     "DotProductAttention-extended*",
     of="attention.DotProductAttention.extend",
-    red="DotProductAttention-extended_masked:*",
+    red="DotProductAttention-extended_{masked,open}:*",
 )
 def mask_of_the_last_query_kept(original: Any, memory: Any) -> Any:
     """A memory keeps what its last query could attend to, and not what any query could."""
     return original(memory=memory._replace(mask=None if memory.mask is None else memory.mask[..., -1:, :]))
+
+
+@mutant(
+    "DotProductAttention-extended{,_open,_at}",
+    of="attention.DotProductAttention.extend",
+    red="DotProductAttention-extended_open:*",
+)
+def open_steps_hidden(original: Any, memory: Any, keys: Any, mask: Any) -> Any:
+    """Steps without a mask are hidden where the memory has one."""
+    if memory.mask is None or mask is not None:
+        return original()
+    return original(mask=np.zeros((1, 1, keys.shape[-2]), bool))
 
 
 @mutant(
