@@ -190,7 +190,7 @@ def extended_groups(case: Callable[..., Case], base: Callable[[Sizes, bool], Arr
     """A case of steps whose keys have fewer heads than the queries."""
     sizes = {**ATTENTION, "heads": 9, "key_heads": 3}
     more = {**sizes, "keys": 8}
-    steps = {f"steps.{name}": base(more, True)[name] for name in ("keys", "values")}
+    steps = {f"steps.{name}": array for name, array in base(more, True).items() if name != "queries"}
     steps |= {"steps.mask": some_mask(more, heads=True), "steps.position": BATCH_LENS}
     shows = "More steps than a memory has room for, with a mask for each head of queries."
     inputs = {**base(sizes, True), "valid_lens": BATCH_LENS, **steps}

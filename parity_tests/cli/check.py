@@ -203,10 +203,12 @@ def check(
 
 def write_adapter(operator: str, target: str | None, output: Path | None) -> int:
     """Print a function of the specification that calls the target, or write it to a file; return the exit code."""
-    place, path = parted(target or "mine.py")
-    made = None if path else class_in(place, operator)
-    path = path if made is None else made.__name__
-    source = adapter(operator, place, path, framework_of(place), made) if target else adapter(operator)
+    if target is None:
+        source = adapter(operator)
+    else:
+        place, path = parted(target)
+        made = None if path else class_in(place, operator)
+        source = adapter(operator, place, made.__name__ if made else path, framework_of(place), made)
     if output is None:
         click.echo(source, nl=False)
     else:

@@ -247,7 +247,7 @@ def compare(
             cells = vectors.cells(cases)
             recordings = {str(file): vectors.answers(file, cells) for file in files}
         chosen = {case.id for case in select([cell.case for cell in cells], pattern)}
-        cells = [cell for cell in cells if cell.case.id in chosen and cell.dtype in (dtypes or cell.dtype)]
+        cells = [cell for cell in cells if cell.case.id in chosen and (dtypes is None or cell.dtype in dtypes)]
         outcome = Run(cells, recordings=named(recordings), dtypes=list(dict.fromkeys(cell.dtype for cell in cells)))
     except (ArchiveError, Mismatch) as error:
         plain = folder is None and "has no digest" in str(error)
