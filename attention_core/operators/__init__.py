@@ -11,21 +11,24 @@ from attention_core.operators import (
     attention,
     decoders,
     encoders,
+    feed_forward,
     hard,
     local,
     masking,
     multi_head,
+    normalization,
     pooling,
     positions,
     recurrent,
     regression,
     scoring,
     training,
+    transformer,
     translation,
 )
 from attention_core.specification import Layer, Operator
 
-SPECIFICATION_VERSION = "7"
+SPECIFICATION_VERSION = "8"
 
 OF_FILES: dict[str, Sequence[Operator | Layer]] = {
     module.__name__.rpartition(".")[2]: module.OPERATORS
@@ -39,9 +42,12 @@ OF_FILES: dict[str, Sequence[Operator | Layer]] = {
         regression,
         multi_head,
         positions,
+        normalization,
+        feed_forward,
         recurrent,
         encoders,
         decoders,
+        transformer,
         translation,
         training,
     )

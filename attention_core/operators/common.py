@@ -5,6 +5,7 @@ from __future__ import annotations
 from attention_core.specification import Option, Tensor
 
 AINSLIE = "Ainslie et al. 2023, section 2.2, arXiv:2305.13245"
+BA = "Ba et al. 2016, section 3, arXiv:1607.06450"
 BAHDANAU = "Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473"
 CHILD = "Child et al. 2019, section 4.2, arXiv:1904.10509"
 CHO = "Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN"
@@ -19,12 +20,17 @@ LUONG_FEEDING = "Luong et al. 2015, section 3.3, arXiv:1508.04025"
 GEMMA = "Gemma Team 2024, section 2, arXiv:2408.00118"
 MICHEL = "Michel et al. 2019, section 4.1, arXiv:1905.10650"
 NADARAYA = "Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372"
+SHAZEER = "Shazeer 2020, section 2, arXiv:2002.05202"
 SCHUSTER = "Schuster and Paliwal 1997, doi:10.1109/78.650093"
 VASWANI = "Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762"
 VASWANI_HEADS = "Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762"
+VASWANI_FEED_FORWARD = "Vaswani et al. 2017, section 3.3, arXiv:1706.03762"
+VASWANI_LAYERS = "Vaswani et al. 2017, section 3.1, arXiv:1706.03762"
 VASWANI_POSITIONS = "Vaswani et al. 2017, section 3.5, arXiv:1706.03762"
 WU = "Wu et al. 2016, section 7, arXiv:1609.08144, without coverage; beams as in Sutskever et al. 2014"
+XIONG = "Xiong et al. 2020, section 3, arXiv:2002.04745"
 XU = "Xu et al. 2015, section 4.1, arXiv:1502.03044"
+ZHANG = "Zhang and Sennrich 2019, section 3, arXiv:1910.07467"
 
 # ------------------------------------------------------------------------------------------------ tensors
 

@@ -13,11 +13,13 @@ from attention_core.reference import (
     attention,
     decoders,
     encoders,
+    feed_forward,
     hard,
     local,
     masking,
     memory,
     multi_head,
+    normalization,
     parameters,
     pooling,
     positions,
@@ -25,16 +27,19 @@ from attention_core.reference import (
     regression,
     scoring,
     training,
+    transformer,
     translation,
 )
 from attention_core.reference.attention import *
 from attention_core.reference.decoders import *
 from attention_core.reference.encoders import *
+from attention_core.reference.feed_forward import *
 from attention_core.reference.hard import *
 from attention_core.reference.local import *
 from attention_core.reference.masking import *
 from attention_core.reference.memory import *
 from attention_core.reference.multi_head import *
+from attention_core.reference.normalization import *
 from attention_core.reference.parameters import *
 from attention_core.reference.pooling import *
 from attention_core.reference.positions import *
@@ -42,17 +47,20 @@ from attention_core.reference.recurrent import *
 from attention_core.reference.regression import *
 from attention_core.reference.scoring import *
 from attention_core.reference.training import *
+from attention_core.reference.transformer import *
 from attention_core.reference.translation import *
 
 __all__ = [
     *attention.__all__,
     *decoders.__all__,
     *encoders.__all__,
+    *feed_forward.__all__,
     *hard.__all__,
     *local.__all__,
     *masking.__all__,
     *memory.__all__,
     *multi_head.__all__,
+    *normalization.__all__,
     *parameters.__all__,
     *pooling.__all__,
     *positions.__all__,
@@ -60,5 +68,6 @@ __all__ = [
     *regression.__all__,
     *scoring.__all__,
     *training.__all__,
+    *transformer.__all__,
     *translation.__all__,
 ]

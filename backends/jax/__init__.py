@@ -9,11 +9,13 @@ from backends.jax import (
     attention,
     decoders,
     encoders,
+    feed_forward,
     hard,
     local,
     masking,
     memory,
     multi_head,
+    normalization,
     parameters,
     pooling,
     positions,
@@ -21,16 +23,19 @@ from backends.jax import (
     regression,
     scoring,
     training,
+    transformer,
     translation,
 )
 from backends.jax.attention import *
 from backends.jax.decoders import *
 from backends.jax.encoders import *
+from backends.jax.feed_forward import *
 from backends.jax.hard import *
 from backends.jax.local import *
 from backends.jax.masking import *
 from backends.jax.memory import *
 from backends.jax.multi_head import *
+from backends.jax.normalization import *
 from backends.jax.parameters import *
 from backends.jax.pooling import *
 from backends.jax.positions import *
@@ -38,17 +43,20 @@ from backends.jax.recurrent import *
 from backends.jax.regression import *
 from backends.jax.scoring import *
 from backends.jax.training import *
+from backends.jax.transformer import *
 from backends.jax.translation import *
 
 __all__ = [
     *attention.__all__,
     *decoders.__all__,
     *encoders.__all__,
+    *feed_forward.__all__,
     *hard.__all__,
     *local.__all__,
     *masking.__all__,
     *memory.__all__,
     *multi_head.__all__,
+    *normalization.__all__,
     *parameters.__all__,
     *pooling.__all__,
     *positions.__all__,
@@ -56,5 +64,6 @@ __all__ = [
     *regression.__all__,
     *scoring.__all__,
     *training.__all__,
+    *transformer.__all__,
     *translation.__all__,
 ]

@@ -24,11 +24,13 @@ from backends.mxnet import (
     attention,
     decoders,
     encoders,
+    feed_forward,
     hard,
     local,
     masking,
     memory,
     multi_head,
+    normalization,
     parameters,
     pooling,
     positions,
@@ -36,16 +38,19 @@ from backends.mxnet import (
     regression,
     scoring,
     training,
+    transformer,
     translation,
 )
 from backends.mxnet.attention import *
 from backends.mxnet.decoders import *
 from backends.mxnet.encoders import *
+from backends.mxnet.feed_forward import *
 from backends.mxnet.hard import *
 from backends.mxnet.local import *
 from backends.mxnet.masking import *
 from backends.mxnet.memory import *
 from backends.mxnet.multi_head import *
+from backends.mxnet.normalization import *
 from backends.mxnet.parameters import *
 from backends.mxnet.pooling import *
 from backends.mxnet.positions import *
@@ -53,6 +58,7 @@ from backends.mxnet.recurrent import *
 from backends.mxnet.regression import *
 from backends.mxnet.scoring import *
 from backends.mxnet.training import *
+from backends.mxnet.transformer import *
 from backends.mxnet.translation import *
 
 npx.set_np()
@@ -61,11 +67,13 @@ __all__ = [
     *attention.__all__,
     *decoders.__all__,
     *encoders.__all__,
+    *feed_forward.__all__,
     *hard.__all__,
     *local.__all__,
     *masking.__all__,
     *memory.__all__,
     *multi_head.__all__,
+    *normalization.__all__,
     *parameters.__all__,
     *pooling.__all__,
     *positions.__all__,
@@ -73,5 +81,6 @@ __all__ = [
     *regression.__all__,
     *scoring.__all__,
     *training.__all__,
+    *transformer.__all__,
     *translation.__all__,
 ]

@@ -88,12 +88,7 @@ class Encoder(Specified):
         dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Gluon enters here, with positional arguments alone."""
-        if tokens.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
-            shape = (*tokens.shape, self.sizes["embed_size"])
-            embedded = np.zeros(shape, dtype=self.embedding.weight.dtype, ctx=tokens.ctx)
-        else:
-            embedded = self.embedding(tokens)
-        return self.rnn(embedded, valid_lens, state, dropout_mask=dropout_mask)
+        return self.rnn(embedded(self.embedding, tokens), valid_lens, state, dropout_mask=dropout_mask)
 
 
 class GRUEncoder(Encoder):
@@ -276,3 +271,10 @@ class Bridge(Specified):
 def embedding(vocab_size: int, embed_size: int, *, dtype: str) -> nn.Embedding:
     """A row for each token id."""
     return nn.Embedding(vocab_size, embed_size, dtype=dtype, weight_initializer=Uniform(embed_size**-0.5))
+
+
+def embedded(layer: nn.Embedding, tokens: np.ndarray) -> np.ndarray:
+    """The rows of the tokens, of which there may be none: MXNet then reads foreign memory or crashes."""
+    if tokens.size == 0:
+        return np.zeros((*tokens.shape, layer.weight.shape[1]), dtype=layer.weight.dtype, ctx=tokens.ctx)
+    return layer(tokens)

@@ -23,6 +23,7 @@ MULTIPLYING = (
     "*_pooling",
     "*Attention",
     "NadarayaWatson",
+    "FeedForward",
     "GRU*",
     "LSTM*",
     "Bridge",

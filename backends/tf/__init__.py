@@ -24,11 +24,13 @@ from backends.tf import (
     attention,
     decoders,
     encoders,
+    feed_forward,
     hard,
     local,
     masking,
     memory,
     multi_head,
+    normalization,
     parameters,
     pooling,
     positions,
@@ -36,16 +38,19 @@ from backends.tf import (
     regression,
     scoring,
     training,
+    transformer,
     translation,
 )
 from backends.tf.attention import *
 from backends.tf.decoders import *
 from backends.tf.encoders import *
+from backends.tf.feed_forward import *
 from backends.tf.hard import *
 from backends.tf.local import *
 from backends.tf.masking import *
 from backends.tf.memory import *
 from backends.tf.multi_head import *
+from backends.tf.normalization import *
 from backends.tf.parameters import *
 from backends.tf.pooling import *
 from backends.tf.positions import *
@@ -53,17 +58,20 @@ from backends.tf.recurrent import *
 from backends.tf.regression import *
 from backends.tf.scoring import *
 from backends.tf.training import *
+from backends.tf.transformer import *
 from backends.tf.translation import *
 
 __all__ = [
     *attention.__all__,
     *decoders.__all__,
     *encoders.__all__,
+    *feed_forward.__all__,
     *hard.__all__,
     *local.__all__,
     *masking.__all__,
     *memory.__all__,
     *multi_head.__all__,
+    *normalization.__all__,
     *parameters.__all__,
     *pooling.__all__,
     *positions.__all__,
@@ -71,5 +79,6 @@ __all__ = [
     *regression.__all__,
     *scoring.__all__,
     *training.__all__,
+    *transformer.__all__,
     *translation.__all__,
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,7 +26,7 @@ PATHS = {
     "embedding": "embedding.embeddings",
     **{f"{layer}.W": f"{layer}.kernel" for layer in ("dense", "readout")},
     **{f"{layer}.b": f"{layer}.bias" for layer in ("dense", "readout")},
-    **{f"b_{of}": f"W_{of}.bias" for of in "qkvo"},
+    **{f"b_{of}": f"W_{of}.bias" for of in "qkvo123"},
 }
 
 
@@ -70,10 +71,14 @@ def located(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.Variable, tu
     entries = {name: (path, axes) for name, path, axes in TABLES[layer.specification.name]}
     for name in layer.specification.own_shapes(layer.sizes):
         path, axes = entries[pattern(name)]
-        parameter = layer
-        for part in path.format(layer=name.partition(".")[0]).split("."):
-            parameter = parameter[int(part)] if part.isdigit() else getattr(parameter, part)
-        yield name, parameter, axes
+        yield name, reached(layer, path.format(layer=name.partition(".")[0])), axes
     for inside in layer.specification.inside(layer.sizes):
-        for name, parameter, axes in located(getattr(layer, inside)):
+        for name, parameter, axes in located(reached(layer, inside)):
             yield f"{inside}.{name}", parameter, axes
+
+
+def reached(layer: Any, path: str) -> Any:
+    """Follow a path of attributes, and of numbers in lists."""
+    for part in path.split("."):
+        layer = layer[int(part)] if part.isdigit() else getattr(layer, part)
+    return layer

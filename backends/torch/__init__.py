@@ -9,11 +9,13 @@ from backends.torch import (
     attention,
     decoders,
     encoders,
+    feed_forward,
     hard,
     local,
     masking,
     memory,
     multi_head,
+    normalization,
     parameters,
     pooling,
     positions,
@@ -21,16 +23,19 @@ from backends.torch import (
     regression,
     scoring,
     training,
+    transformer,
     translation,
 )
 from backends.torch.attention import *
 from backends.torch.decoders import *
 from backends.torch.encoders import *
+from backends.torch.feed_forward import *
 from backends.torch.hard import *
 from backends.torch.local import *
 from backends.torch.masking import *
 from backends.torch.memory import *
 from backends.torch.multi_head import *
+from backends.torch.normalization import *
 from backends.torch.parameters import *
 from backends.torch.pooling import *
 from backends.torch.positions import *
@@ -38,17 +43,20 @@ from backends.torch.recurrent import *
 from backends.torch.regression import *
 from backends.torch.scoring import *
 from backends.torch.training import *
+from backends.torch.transformer import *
 from backends.torch.translation import *
 
 __all__ = [
     *attention.__all__,
     *decoders.__all__,
     *encoders.__all__,
+    *feed_forward.__all__,
     *hard.__all__,
     *local.__all__,
     *masking.__all__,
     *memory.__all__,
     *multi_head.__all__,
+    *normalization.__all__,
     *parameters.__all__,
     *pooling.__all__,
     *positions.__all__,
@@ -56,5 +64,6 @@ __all__ = [
     *regression.__all__,
     *scoring.__all__,
     *training.__all__,
+    *transformer.__all__,
     *translation.__all__,
 ]

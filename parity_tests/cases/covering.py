@@ -129,6 +129,7 @@ KIN: Mapping[str, str] = {
     "BahdanauDecoder": "decoders",
     "LuongDecoder": "decoders",
     "FixedContextDecoder": "decoders",
+    **dict.fromkeys(("TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder"), "transformers"),
 }
 """Layers that differ only in a cell or a score: one of them covers each setting."""
 FULL_ALONE = ("KernelAttention", "HardAttention", "NadarayaWatson")
@@ -142,6 +143,7 @@ EVERY_MASK = ("attention_mask", "masked_softmax")
 FAMILIES = {
     **{file: file for file in OF_FILES},
     **dict.fromkeys(("attention", "local", "hard", "multi_head", "regression", "positions"), "layers"),
+    **dict.fromkeys(("normalization", "feed_forward"), "transformer"),
     "encoders": "recurrent",
 }
 """The group of a layer in the design, by file of the specification."""
@@ -257,7 +259,7 @@ class Call:
         chosen = {
             axis: SIZES.get(axis, WIDTH) for axis in sorted([*self.free, *(option.name for option in self.given)])
         }
-        if self.family in ("decoders", "translation"):
+        if self.family in ("decoders", "transformer", "translation"):
             chosen = {axis: THIN if sizes is WIDTH else sizes for axis, sizes in chosen.items()}
             chosen |= {axis: SHORT for axis in ("keys",) if axis in chosen}
             chosen |= {axis: DECODERS for axis in ("steps", "max_steps") if axis in chosen}
@@ -274,7 +276,10 @@ class Call:
         return {axis: sizes for axis, sizes in self.choices.items() if axis not in UNSIZED.get(self.entry.name, ())}
 
 
-DERIVED = {"state_size", "output_size", "both_outputs", "both_states", "decoder_size", "encoder_size"}
+DERIVED = {
+    *("state_size", "output_size", "both_outputs", "both_states", "decoder_size", "encoder_size"),
+    *("sublayers", "head_size"),
+}
 """Axes whose sizes follow from those of the constructor."""
 
 UNSIZED: Mapping[str, tuple[str, ...]] = {
@@ -285,6 +290,9 @@ UNSIZED: Mapping[str, tuple[str, ...]] = {
     "LuongDecoder": ("num_positions", "attention_size", "window", "memory_size"),
     "FixedContextDecoder": ("memory_size",),
     "Translator": ("num_positions",),
+    **dict.fromkeys(
+        ("TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder"), ("heads", "num_positions")
+    ),
     "Bridge": ("memory_size", "output_size"),
 }
 """Sizes that have their defaults, or come from VARIANTS."""
@@ -340,8 +348,12 @@ def fitted(
     for heads, key_heads in (("heads", "key_heads"), ("num_heads", "num_key_heads")):
         if key_heads in sizes:
             sizes[key_heads] = math.gcd(sizes.get(heads, 1) or 1, sizes[key_heads])
-    if "num_heads" in sizes and "hidden_size" in sizes:
-        sizes["hidden_size"] = sizes["num_heads"] * max(1, sizes["hidden_size"] // sizes["num_heads"])
+    if "num_heads" in sizes:
+        # The heads share these features; sinusoidal positions need an even number of them.
+        width, least = ("features", 2) if call.family == "transformer" else ("hidden_size", 1)
+        if width in sizes:
+            shared = least * sizes["num_heads"]
+            sizes[width] = shared * max(1, sizes[width] // shared)
     return sizes
 
 
@@ -376,7 +388,7 @@ def work(call: Call, sizes: Mapping[str, int]) -> int:
 
 def is_forward(call: Call, row: Drawn) -> bool:
     """Whether a row has no gradients, since they cost too much to compute or compile, or are only rounding."""
-    slow = call.family in ("recurrent", "decoders", "translation") and row.seed % 3 != TWICE
+    slow = call.family in ("recurrent", "decoders", "transformer", "translation") and row.seed % 3 != TWICE
     return is_rounding(call, row) or slow or work(call, row.sizes) * numbers(row) > MOST_GRADIENTS
 
 
@@ -407,12 +419,17 @@ def name_of(row: Drawn, index: int) -> str:
     return "_".join(filter(None, ("cover", *method, str(index), *masked, *hidden)))
 
 
-def cases() -> Iterator[Case]:
-    """The rows as cases."""
+def named_rows() -> Iterator[tuple[str, Drawn]]:
+    """The rows of the file, with their names."""
     count: Counter[tuple[str, str]] = Counter()
     for row in map(parsed, LINES.read_text(encoding="utf-8").splitlines()):
-        name = name_of(row, count[row.operator, row.method])
+        yield name_of(row, count[row.operator, row.method]), row
         count[row.operator, row.method] += 1
+
+
+def cases() -> Iterator[Case]:
+    """The rows as cases."""
+    for name, row in named_rows():
         yield Case(**{**row.as_case(), "name": name, "shows": "Sizes, masks, layout, state and magnitude at once."})
 
 

@@ -35,7 +35,7 @@ from parity_tests.cases.covering import (
     sharing,
     work,
 )
-from parity_tests.cases.drawn import LENGTHS, Drawn
+from parity_tests.cases.drawn import LENGTHS, OF_ROWS, Drawn
 from parity_tests.cases.layouts import LAYOUTS
 
 Setting = tuple[str, Any]
@@ -49,8 +49,11 @@ FLOATS = (*["float64"] * 4, *["float32"] * 3, "float16", "bfloat16")
 
 CANDIDATES = 6
 ROWS = 28
-FEWER = {"attend": 1, "step": 2, "start": 1, "greedy": 2}
+FEWER = {"attend": 1, "extend": 2, "step": 2, "start": 1, "greedy": 2}
 """The maximum number of rows of a method; few where other methods cover the same."""
+PRE = {"norm": "pre", "activation": "gelu"}
+LLAMA = {"norm": "pre", "rms": True, "activation": "silu", "gated": True, "bias": False}
+"""Sublayers as in Llama."""
 VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "window_mask": ({"left": 2, "right": 1}, {"left": 0, "right": 40}),
     "block_mask": ({"size": 3}, {"size": 16}),
@@ -66,6 +69,10 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "BahdanauDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}, {"initial": "zero"}),
     "LuongDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}, {"input_feeding": False}),
     "FixedContextDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}),
+    "FeedForward": ({}, {"activation": "gelu"}, {"activation": "silu", "gated": True}, {"activation": "gelu_tanh"}),
+    "TransformerEncoderLayer": ({}, PRE, LLAMA, {"causal": True}),
+    "TransformerDecoderLayer": ({}, PRE, LLAMA),
+    "TransformerEncoder": (PRE, LLAMA, {"positions": "none"}, {"causal": True}),
     "Translator": ({}, {"cell": "lstm"}, {"decoder": "luong"}, {"bidirectional": True, "bridge": "sum"}),
 }
 """Options beside sizes, in turn."""
@@ -114,6 +121,8 @@ def of_one(tensors: Iterable[Tensor]) -> list[tuple[str, str]]:
 
 def required(call: Call) -> set[Setting]:
     """The settings that the rows of a call must cover."""
+    if call.method == "extend":  # the other methods cover what it shares with them
+        return set()
     settings: set[Setting] = {(axis, size) for axis, sizes in call.sizes.items() for size in sizes}
     settings |= set(call.coincidences) | {(f"{name} is given", given) for name in call.masks for given in (False, True)}
     settings |= set(of_one([tensor for tensor in call.inputs if tensor.broadcast]))
@@ -177,6 +186,8 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
     given = [tensor.name for tensor in call.inputs if tensor.optional and not plain and picks.one((False, True))]
     if not given:
         given = call.one_of
+    if call.method == "extend" and "steps.position" not in given:  # so that there are as many keys as before
+        given = [*given, "steps.position"]
     if call.has("initial"):  # the first state is the encoder's, or none is given
         given = [*(name for name in given if name != "state"), *(() if "initial" in options else ("state",))]
     lens = "valid_lens" in given
@@ -184,7 +195,7 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
     row: dict[str, Any] = {
         "ones": tuple(axis for axis in broadcast(call, given) if picks.one((False, True))),
         "lens": picks.fresh("lengths", ("", *LENGTHS), had) if lens else "",
-        "rows": (lens or "offset" in given) and call.method not in SEARCHES and picks.one((False, True)),
+        "rows": bool(OF_ROWS & set(given)) and call.method not in SEARCHES and picks.one((False, True)),
         "types": {"valid_lens": types} if lens and types != "int32" else {},
         "hidden": picks.fresh("hidden", ("", "nan", "inf"), had) if lens or "mask" in given else "",
     }

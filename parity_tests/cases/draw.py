@@ -27,7 +27,7 @@ from parity_tests.cases.covering import (
     sharing,
 )
 from parity_tests.cases.design import Picks
-from parity_tests.cases.drawn import COUNTS, INFINITE, LENGTHS, MOST, NAMES, WHOLE, Drawn, is_size, methods_of
+from parity_tests.cases.drawn import COUNTS, INFINITE, LENGTHS, MOST, NAMES, OF_ROWS, WHOLE, Drawn, is_size, methods_of
 from parity_tests.cases.layouts import LAYOUTS
 
 FAMILY = 32
@@ -113,7 +113,7 @@ def attempted_family(
         sizes=sizes,
         options=drawn_options(call, sizes, pick),
         given=tuple(given),
-        rows=bool({"valid_lens", "offset"} & set(given)) and pick(EITHER),
+        rows=bool(OF_ROWS & set(given)) and pick(EITHER),
         ones=tuple(axis for axis in broadcast(call, given) if pick(NOW_AND_THEN)),
         types={name: kind for name, kind in types.items() if kind != "int32"},
         shared=shared,

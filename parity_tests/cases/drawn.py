@@ -28,8 +28,12 @@ IDS = {
     "source": "source_vocab_size",
     "inputs": "target_vocab_size",
     "offset": "keys",
+    "steps.position": "keys",
 }
 """The axis over which the indices in an integer array range, by the array's name."""
+
+OF_ROWS = {"valid_lens", "offset", "steps.valid_lens", "steps.position"}
+"""The optional arrays that may have one more axis: lengths for each query, and numbers for each sequence."""
 
 COUNTS = {"num_keys": "keys", "num_queries": "queries"}
 """The axis whose size an option is, where the two have different names."""
@@ -40,8 +44,16 @@ MOST = {"keys": "positions", "steps": "num_positions"}
 WHOLE = {"scores": (1000.0, 2000), "queries": (4.0, 5), "keys": (500.0, 100)}
 """Step and maximum number of steps of numbers with exact products: scores to ±2e6, with gaps of 0 or large ones."""
 
-LEAST = {name: {"features": 2} for name in ("cosine_score", "CosineAttention")}
-"""Sizes below which an operator is degenerate: in one dimension a cosine is 1 or -1, and its gradient only rounding."""
+LEAST: Mapping[str, Mapping[str, int]] = {
+    **{name: {"features": 2} for name in ("cosine_score", "CosineAttention")},
+    **{
+        name: {"features": 3}
+        for name in ("LayerNorm", "TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder")
+    },
+}
+"""Sizes below which an operator is degenerate, and its gradients only rounding: in one dimension a cosine is 1 or -1,
+and so are two normalized features.
+"""
 
 INFINITE = ("scores", "additive_mask", "bias")
 """Arrays that may contain -inf."""
@@ -153,7 +165,7 @@ class Drawn:
         }
         self._hide(inputs, sizes)
         if config.get("time_major"):
-            for name in {"queries", "keys", "values"} & set(inputs):
+            for name in {"queries", "keys", "values", "steps.keys", "steps.values"} & set(inputs):
                 inputs[name] = np.ascontiguousarray(inputs[name].swapaxes(0, 1))
         inputs = {
             name: np.repeat(array[:1], len(array), axis=0) if self._layout(name, array) == "expanded" else array
@@ -245,12 +257,12 @@ class Drawn:
 
     def _whole_numbers(self, name: str, shape: tuple[int, ...], sizes: Mapping[str, int]) -> np.ndarray:
         dtype = np.dtype(self.types.get(name, "int32"))
-        if name != "valid_lens":
+        if not name.endswith("valid_lens"):
             if name not in IDS:
                 raise KeyError(f"{self.operator}: the range of {name} is unknown; name its axis in drawn.IDS")
             drawn = draws.integers(name, shape, min(sizes[IDS[name]], np.iinfo(dtype).max), self.seed)
             return np.asarray(drawn, dtype)
-        end = sizes[self._padded_axis]
+        end = sizes["steps" if name.startswith(STEPS) else self._padded_axis]
         if self.lens:
             return np.minimum(LENGTHS[self.lens](shape, end), np.iinfo(dtype).max).astype(dtype)
         lens = draws.integers(name, shape, end + 5, self.seed).astype(np.int64) - 2
@@ -270,6 +282,8 @@ class Drawn:
             return
         tensors = {tensor.name: tensor for tensor in inputs_of(find(self.operator), self.method)}
         lens, mask, end = inputs.get("valid_lens"), inputs.get("mask"), sizes[self._padded_axis]
+        if "mask" in tensors and tensors["mask"].axes.count(self._padded_axis) == 2:
+            mask = None  # of self-attention, in which a step that none sees has outputs
         allowed = reference.attention_mask(end, lens, mask)
         if allowed is None:
             allowed = np.ones((1, 1, end), bool)
@@ -281,7 +295,7 @@ class Drawn:
         groups = np.arange(seen.shape[1]) * sizes.get("key_heads", 1) // seen.shape[1] if seen.ndim == 4 else None
         for name, array in inputs.items():
             axes = [axis.removesuffix("?") for axis in tensors[name].axes]
-            if array.dtype.kind != "f" or self._padded_axis not in axes:
+            if array.dtype.kind != "f" or axes.count(self._padded_axis) != 1:
                 continue
             if name == "scores":
                 array[np.broadcast_to(~allowed, array.shape)] = float(self.hidden)
@@ -327,11 +341,11 @@ def is_size(option: Option) -> bool:
 
 
 def methods_of(entry: Operator | Layer) -> list[str]:
-    """The methods of a layer that return arrays: all but those that return a memory for the others."""
+    """The methods of a layer that cases are drawn for: all but `prepare`, whose memory the others read."""
     if isinstance(entry, Operator):
         return [""]
     methods = (method.name.rpartition(".")[2] for method in entry.methods)
-    return [method for method in methods if method not in ("prepare", "extend")]
+    return [method for method in methods if method != "prepare"]
 
 
 def called_of(entry: Operator | Layer, method: str) -> Operator:

@@ -164,21 +164,26 @@ def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangent
     return complex_step(call, {**floating, **parameters}, factors, stacked=stackable(case))
 
 
-STACKED = ("recurrent", "encoders", "decoders", "translation", "training")
+STACKED = (
+    *("normalization", "feed_forward", "transformer"),
+    *("recurrent", "encoders", "decoders", "translation", "training"),
+)
 """The files whose layers have no heads, which a stack of perturbations could be mistaken for."""
 
 
 def stackable(case: Case) -> bool:
     """Whether perturbations may share a pass: not if their leading axis could be mistaken for heads.
 
-    That is so with heads, and with lengths or an offset but no mask, whose rank would settle the number of axes.
+    That is so with heads, and with lengths, an offset or a position but no mask, whose rank would settle the number of
+    axes.
     """
+    if {"offset", "steps.position"} & set(case.inputs) and "mask" not in case.inputs:
+        return False
     if case.operator == "MultiHeadAttention" or FILE_OF[case.operator] in STACKED:
         return True
-    if "offset" in case.inputs and "mask" not in case.inputs:
-        return False
     heads = any(array.ndim == 4 for array in case.inputs.values())
-    return not heads and ("mask" in case.inputs or "valid_lens" not in case.inputs)
+    lens = [name for name in case.inputs if name.endswith("valid_lens")]
+    return not heads and all(name.replace("valid_lens", "mask") in case.inputs for name in lens)
 
 
 @functools.cache

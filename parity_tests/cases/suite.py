@@ -20,6 +20,7 @@ from parity_tests.cases import (
     recurrent,
     scoring,
     training,
+    transformer,
     translation,
 )
 from parity_tests.cases.call import TRAINING
@@ -38,7 +39,7 @@ def all_cases(pairs: Sequence[corpus.Pair] | None = None, trained: bool = False)
     return [*_made(tuple(pairs or corpus.dates(8))), *(training.cases() if trained else ())]
 
 
-FAMILIES = (masking, scoring, attention, choices, multi_head, positions, recurrent, decoders)
+FAMILIES = (masking, scoring, attention, choices, multi_head, positions, transformer, recurrent, decoders)
 """The modules of cases that need nothing but the specification."""
 
 

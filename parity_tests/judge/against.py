@@ -76,7 +76,7 @@ def _differences(cell: Cell, first: Recording, second: Recording) -> Iterator[Ve
     actual, expected = first.cells[cell.key], second.cells[cell.key]
     for name, quantity in (Question(cell, answers[1].withheld).quantities or {}).items():
         if name in actual and name in expected and (alike or not is_gradient(name)):
-            beside = None if quantity.beside is None else expected.get(quantity.tolerance.beside)
+            beside = None if quantity.beside is None else expected.get(quantity.tolerance.beside_of(name))
             given = replace(quantity, reference=_wide(expected[name]), beside=None if beside is None else _wide(beside))
             yield compare(blank, replace(given, stored=(expected[name].dtype.name,)), actual[name], expected[name])
 

@@ -52,8 +52,8 @@ def assert_parity(
     tolerance = tolerance_of(operator, f"{operator}-{CASE}", dtype, quantity)
     if tolerance.beside and beside is None:
         raise ValueError(
-            f"{operator}: {quantity} is 0 up to rounding, so its errors have the size of {tolerance.beside}: pass the "
-            "expected one as beside."
+            f"{operator}: {quantity} is 0 up to rounding, so its errors have the size of "
+            f"{tolerance.beside_of(quantity)}: pass the expected one as beside."
         )
     of_entry = entry_tolerance_of(operator, f"{operator}-{CASE}", dtype, quantity)
     other = None if beside is None else _as_numpy("beside", beside)

@@ -49,8 +49,8 @@ TOLERANCES: Mapping[str, DrawnTolerance] = {
 DTYPES = tuple(TOLERANCES)
 """The dtypes from which cases can be drawn: those that have a tolerance. Half precision is drawn on request."""
 
-BESIDE = {"gradient_b_k": "gradient_W_k"}
-"""Quantities that are 0 up to rounding, and the scale of their errors: see `parity_tests.judge.tolerances`."""
+BESIDE = {"b_k": "W_k"}
+"""The ends of quantities that are 0 up to rounding, and of those that scale their errors: see `judge.tolerances`."""
 
 NUDGE = 2.0**-12
 NUDGES = 3
@@ -100,7 +100,8 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
     entry_tolerances: dict[str, EntryTolerance] = {}
     largest_of = {name: float(np.abs(array).max(initial=0.0)) for name, array in expected.items() if is_gradient(name)}
     for name in expected:
-        eps, beside = allowed.eps * growth, BESIDE.get(name, "")
+        eps = allowed.eps * growth
+        beside = next((name.removesuffix(end) + scale for end, scale in BESIDE.items() if name.endswith(end)), "")
         if largest_of.get(name) == 0.0:  # where terms cancel, as those of a single key, their rounding may be left
             beside = max(largest_of, key=largest_of.__getitem__)
         elif is_gradient(name) and (largest := largest_of[beside or name]) > 0.0:

@@ -52,7 +52,7 @@ class Question:
                 tolerance, by_entry = tolerance_of(*key), entry_tolerance_of(*key)
             else:
                 tolerance, by_entry = judged.tolerances[name], judged.entry_tolerances.get(name)
-            beside, stored = arrays.get(tolerance.beside), self._stored(name)
+            beside, stored = arrays.get(tolerance.beside_of(name)), self._stored(name)
             quantities[name] = Quantity(name, computed_in(dtype), array, tolerance, by_entry, beside, stored)
         return quantities
 

@@ -1,6 +1,7 @@
 """Write the rows of the covering design, each with the seed that is least sensitive to rounding.
 
-`python -m parity_tests.judge.rows` writes `cases/covering.txt`.
+`python -m parity_tests.judge.rows` writes `cases/covering.txt`. A row that is there already keeps its seed: delete its
+line to choose one anew.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import replace
 from operator import itemgetter
 
 from parity_tests.cases.case import is_floating
-from parity_tests.cases.covering import LINES, name_of
+from parity_tests.cases.covering import LINES, name_of, named_rows
 from parity_tests.cases.design import design
 from parity_tests.cases.drawn import Drawn
 from parity_tests.judge.condition import judgeable
@@ -26,8 +27,15 @@ MOST_TRIED = 12
 
 
 def designed() -> list[Drawn]:
-    """Yield the rows, each with the seed that is least sensitive to rounding."""
-    return [seeded(row, name_of(row, index)) for rows in design().rows.values() for index, row in enumerate(rows)]
+    """Return the rows, each with the seed that it has, or the one that is least sensitive to rounding."""
+    known = {(name, unseeded(row)): row for name, row in named_rows()}
+    named = [(name_of(row, index), row) for rows in design().rows.values() for index, row in enumerate(rows)]
+    return [known.get((name, unseeded(row))) or seeded(row, name) for name, row in named]
+
+
+def unseeded(row: Drawn) -> Drawn:
+    """The row without what `seeded` chooses."""
+    return replace(row, seed=0, forward=False)
 
 
 def seeded(row: Drawn, name: str) -> Drawn:

@@ -16,8 +16,8 @@ class Tolerance:
     """A bound on max|a - b| / (eps · max|reference|) for some tensors, the largest measured error, and why it grows.
 
     dtypes are names; operator, case and quantity are patterns with * and ?; the first match applies. If a tensor is 0
-    up to rounding, beside is the quantity whose largest entry also scales its errors. An informational tolerance has no
-    effect on the verdict: errors are measured and printed, and its eps is unused.
+    up to rounding, beside is the quantity whose largest entry also scales its errors, with the same text for a *. An
+    informational tolerance has no effect on the verdict: errors are measured and printed, and its eps is unused.
     """
 
     eps: float
@@ -34,6 +34,11 @@ class Tolerance:
     def reason(self) -> str:
         """The reason for the tolerance."""
         return f"{self.grows}; largest measured error {self.worst:g}"
+
+    def beside_of(self, quantity: str) -> str:
+        """The quantity beside that one, or nothing."""
+        before, _, after = self.quantity.partition("*")
+        return self.beside.replace("*", quantity.removeprefix(before).removesuffix(after))
 
     def fits(self, operator: str, case: str, dtype: str, quantity: str) -> bool:
         """Whether the tolerance applies to that tensor."""
@@ -85,6 +90,7 @@ SOFTMAX = "an exponential of each gap between input scores, and their sum"
 SCORED = "scores are sums of products, whose rounding the exponential turns into as much of each weight"
 CANCELLED = "the same, of scores that are small beside their terms"
 PREDICTED = "the same, and a Gaussian of the distance from a predicted centre"
+NORMALIZED = "the same, through several normalizations, each of which takes small differences of what it reads"
 SQUARES = "a sum of squares, without cancellation"
 COPIED = "a copy: nothing is rounded"
 ADDED = "a single sum"
@@ -105,8 +111,9 @@ TOLERANCES: tuple[Tolerance, ...] = (
         quantity="gradient_*[qk]*",
         beside="gradient_values",
     ),
-    Tolerance(15, 5, SHIFT, DOUBLE + SINGLE, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),
-    Tolerance(7.5, 2.5, SHIFT, HALF, "MultiHeadAttention", quantity="gradient_b_k", beside="gradient_W_k"),
+    Tolerance(75, 30, SHIFT, DOUBLE + SINGLE, "Transformer*", quantity="gradient_*b_k", beside="gradient_*W_k"),
+    Tolerance(15, 5, SHIFT, DOUBLE + SINGLE, quantity="gradient_*b_k", beside="gradient_*W_k"),
+    Tolerance(7.5, 2.5, SHIFT, HALF, quantity="gradient_*b_k", beside="gradient_*W_k"),
     Tolerance(15, 5, SHORT, DOUBLE + SINGLE, "gaussian_score"),
     Tolerance(300, 75, SUMMED, DOUBLE + SINGLE, quantity="gradient_*w", beside="gradient_queries"),
     Tolerance(200, 76, APART, DOUBLE + SINGLE, "ConcatAttention", case="*-gap_*"),
@@ -118,6 +125,8 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(150, 50, PROJECTED, DOUBLE + SINGLE, "AdditiveAttention"),
     Tolerance(150, 38, PROJECTED, DOUBLE + SINGLE, "ConcatAttention"),
     Tolerance(150, 53, PROJECTED, DOUBLE + SINGLE, "MultiHeadAttention"),
+    Tolerance(300, 102, NORMALIZED, DOUBLE + SINGLE, case="Transformer*-additive"),
+    Tolerance(75, 25, NORMALIZED, DOUBLE + SINGLE, "Transformer*"),
     Tolerance(150, 43, CENTRED, DOUBLE + SINGLE, "LocalAttention"),
     Tolerance(50, 14, PROJECTED, DOUBLE + SINGLE, "NadarayaWatson"),
     Tolerance(50, 12, PROJECTED, DOUBLE + SINGLE, "KernelAttention"),
@@ -151,6 +160,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(15, 5.3, PROJECTED, HALF, "AdditiveAttention"),
     Tolerance(15, 7.3, PROJECTED, HALF, "ConcatAttention"),
     Tolerance(30, 6.9, SUMMED, HALF, "KernelAttention", quantity="gradient_w"),
+    Tolerance(20, 7.4, NORMALIZED, HALF, "TransformerEncoder"),
     Tolerance(15, 5.2, RECURRENT, HALF, "Translator"),
     Tolerance(10, 3.2, RECURRENT, HALF, "GRU*"),
     Tolerance(20, 5.8, RECURRENT, HALF, "LSTM*"),

@@ -192,3 +192,21 @@ ignored(
     green="*:gradient_decoder.dense.b",
     sentence="A translator's decoder attends to the padding of the sources.",
 )
+ignored(
+    "epsilon_of_keras_norm",
+    "LayerNorm",
+    "epsilon",
+    always=1e-3,
+    cases="LayerNorm-*",
+    touches=lambda case: case.inputs["inputs"].size > 0,
+    sentence="epsilon is 1e-3, as in Keras.",
+)
+ignored(
+    "epsilon_of_float32",
+    "RMSNorm",
+    "epsilon",
+    always=2.0**-23,
+    cases="RMSNorm-*",
+    touches=lambda case: case.inputs["inputs"].size > 0,
+    sentence="epsilon is the eps of float32, as in PyTorch.",
+)

@@ -21,9 +21,12 @@ TITLES = {
     "regression": "Kernel regression",
     "multi_head": "Attention with several heads",
     "positions": "Positions",
+    "normalization": "Normalization",
+    "feed_forward": "Feed-forward networks",
     "recurrent": "Recurrent layers",
     "encoders": "Encoders and bridges",
     "decoders": "Decoders",
+    "transformer": "Transformers",
     "translation": "Translation",
     "training": "Loss, clipping and optimisers",
 }

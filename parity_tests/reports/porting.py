@@ -237,6 +237,33 @@ PORTING: dict[str, Porting] = {
         ("fairseq and BART count from 2 (padding_idx + 1): pass that as offset.",),
     ),
     "position_permutation": Porting(("interleave", "de-interleave"), ()),
+    "LayerNorm": Porting(
+        ("torch.nn.LayerNorm", "keras.layers.LayerNormalization", "flax.nnx.LayerNorm", "gluon.nn.LayerNorm"),
+        (
+            "epsilon is 1e-5 in PyTorch and Gluon, 1e-3 in Keras, 1e-6 in Flax, and 1e-12 in BERT; no file of weights "
+            "contains it.",
+            "The variance divides by the number of features: torch.std and numpy.std(ddof=1) divide by one less.",
+            "epsilon is added to the variance, not to its root, as the copy in The Annotated Transformer does.",
+        ),
+    ),
+    "RMSNorm": Porting(
+        ("torch.nn.RMSNorm", "keras.layers.RMSNormalization", "flax.nnx.RMSNorm", "T5LayerNorm", "LlamaRMSNorm"),
+        (
+            "epsilon is 1e-6 in Keras, Flax and T5; PyTorch's default is the eps of the dtype, 1.2e-7 in float32.",
+            "Gemma's weights are the gain minus 1: add 1.",
+        ),
+    ),
+    "FeedForward": Porting(
+        ("position-wise feed-forward network", "MLP", "GLU, GEGLU and SwiGLU, if gated"),
+        (
+            "jax.nn.gelu and flax.nnx.gelu are the approximation by a tanh unless approximate=False; those of PyTorch, "
+            "TensorFlow and Keras are the exact function unless asked. GPT-2 was trained with the tanh, BERT without.",
+            "Llama calls W_1, W_3 and W_2 gate_proj, up_proj and down_proj. torch.nn.functional.glu activates the "
+            "second half of its input.",
+            "dropout acts on the hidden features, as in torch.nn.TransformerEncoderLayer; the paper drops only what is "
+            "added to the inputs.",
+        ),
+    ),
     "GRU": Porting(
         ("torch.nn.GRU", "keras.layers.GRU(reset_after=True)", "gluon.rnn.GRU", "flax GRUCell"),
         (
@@ -301,6 +328,33 @@ PORTING: dict[str, Porting] = {
         (
             "The context is the last open output of the encoder, which is the last state with one direction. With two,"
             " the backward half of that output has read only one word.",
+        ),
+    ),
+    "TransformerEncoderLayer": Porting(
+        ("torch.nn.TransformerEncoderLayer", "keras_hub TransformerEncoder", "Transformer block"),
+        (
+            "PyTorch's layer has norm_first=False, as the paper; GPT-2, ViT and Llama normalize what a sublayer reads. "
+            "Weights fit both, and only the outputs tell.",
+            "A key_padding_mask of PyTorch is True where a step is hidden. Its fast path returns 0 at padded steps, "
+            "its slow path does not.",
+            "PyTorch's bias=False leaves out the biases of LayerNorm, too, as here.",
+        ),
+    ),
+    "TransformerDecoderLayer": Porting(
+        ("torch.nn.TransformerDecoderLayer", "keras_hub TransformerDecoder"),
+        (
+            "Self-attention is always causal; PyTorch's is only with a tgt_mask.",
+            "valid_lens are those of the encoder's outputs. What stands in a target behind its end has no effect on "
+            "earlier steps, and is left to the loss.",
+        ),
+    ),
+    "TransformerEncoder": Porting(
+        ("Transformer encoder", "BERT, with learned positions", "GPT, with causal=True"),
+        (
+            "Embedded tokens are multiplied by √features, as in the paper; BERT and GPT-2 do not: divide their "
+            "embedding by √features.",
+            "torch.nn.TransformerEncoder has neither embedding nor positions, and its last norm is an argument. Here "
+            "norm='pre' has one.",
         ),
     ),
     "Translator": Porting(

@@ -231,7 +231,7 @@ def _compared(quantity: Quantity) -> dict[str, Any]:
             "n": quantity.allowed,
             "eps": epsilon(dtype),
             "scale": quantity.scale,
-            "beside": answer_name(tolerance.beside) if tolerance.beside else None,
+            "beside": answer_name(tolerance.beside_of(quantity.name)) if tolerance.beside else None,
             "reason": tolerance.reason,
             "by_entry": by_entry
             and {

@@ -1,0 +1,118 @@
+"""Normalization of the features of each step in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_core.operators.normalization import LAYER_NORM, RMS_NORM
+from attention_core.reference.arrays import Specified, align, promote
+from attention_core.specification import Layer
+
+__all__ = ["LayerNorm", "RMSNorm"]
+
+
+class Norm(Specified):
+    """Base class of the normalizations: a step is divided by the root of its mean square."""
+
+    def __init__(self, **options: float) -> None:
+        super().__init__(**options)
+        self.parameters["g"] = np.ones_like(self.parameters["g"])
+
+    def _scaled(self, inputs: np.ndarray) -> np.ndarray:
+        """Compute g inputs/√(mean of inputs² + epsilon)."""
+        square = np.mean(inputs * inputs, axis=-1, keepdims=True)
+        return align(self.parameters["g"], 1, inputs.ndim) * inputs / np.sqrt(square + self.sizes["epsilon"])
+
+
+class LayerNorm(Norm):
+    """Shift and scale the features of each step to mean 0 and variance 1, then by a learned gain and bias.
+
+    outputs = g (inputs - μ)/√(σ² + epsilon) + b
+    μ = mean of the features, σ² = mean of (inputs - μ)²
+
+    The variance divides by the number of features, not by one less. Half precision is normalized in float32.
+
+    Args:
+        features: features of a step
+        epsilon (default 1e-05): number added to the mean square under the root
+        bias (default True): whether there is a bias
+    Parameters:
+        g: (features,), gain of each feature; 1 at first
+        b: (features,), bias of each feature, if bias; 0 at first
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Ba et al. 2016, section 3, arXiv:1607.06450
+    Example:
+        layer = attention.LayerNorm(features)
+        outputs = layer(inputs)
+    """
+
+    specification: Layer = LAYER_NORM
+
+    def __init__(self, features: int, *, epsilon: float = 1e-5, bias: bool = True) -> None:
+        super().__init__(features=features, epsilon=epsilon, bias=bias)
+
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """Normalize each step on its own.
+
+        outputs = g (inputs - μ)/√(σ² + epsilon) + b
+        μ = mean of the features, σ² = mean of (inputs - μ)²
+
+        Args:
+            inputs: (batch, steps, features); one vector for each step
+        Returns:
+            outputs: (batch, steps, features); the normalized vectors
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        Example:
+            layer = attention.LayerNorm(features)
+            outputs = layer(inputs)
+        """
+        self._check("call", inputs=inputs)
+        inputs = promote(inputs)
+        scaled = self._scaled(inputs - np.mean(inputs, axis=-1, keepdims=True))
+        return scaled + align(self.parameters["b"], 1, scaled.ndim) if self.sizes["bias"] else scaled
+
+
+class RMSNorm(Norm):
+    """Scale the features of each step to mean square 1, then by a learned gain.
+
+    outputs = g inputs/√(mean of inputs² + epsilon)
+
+    No mean is subtracted, and there is no bias. Half precision is normalized in float32.
+
+    Args:
+        features: features of a step
+        epsilon (default 1e-05): number added to the mean square under the root
+    Parameters:
+        g: (features,), gain of each feature; 1 at first
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Zhang and Sennrich 2019, section 3, arXiv:1910.07467
+    Example:
+        layer = attention.RMSNorm(features)
+        outputs = layer(inputs)
+    """
+
+    specification: Layer = RMS_NORM
+
+    def __init__(self, features: int, *, epsilon: float = 1e-5) -> None:
+        super().__init__(features=features, epsilon=epsilon)
+
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """Normalize each step on its own.
+
+        outputs = g inputs/√(mean of inputs² + epsilon)
+
+        Args:
+            inputs: (batch, steps, features); one vector for each step
+        Returns:
+            outputs: (batch, steps, features); the normalized vectors
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        Example:
+            layer = attention.RMSNorm(features)
+            outputs = layer(inputs)
+        """
+        self._check("call", inputs=inputs)
+        return self._scaled(promote(inputs))

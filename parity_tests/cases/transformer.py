@@ -1,0 +1,222 @@
+"""Cases of a Transformer: normalization, feed-forward networks, its layers, and encoders of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from attention_core import draws
+from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
+from parity_tests.cases.design import LLAMA, PRE
+
+STEPS = {"batch": 2, "steps": 5, "features": 6}
+FEED_FORWARD = {"features": 6, "hidden_size": 7}
+
+
+def drawn_inputs(name: str, sizes: Sizes = STEPS) -> Arrays:
+    """Vectors of each step."""
+    shape = (sizes["batch"], sizes["steps"], sizes["features"])
+    return {"inputs": draws.uniform(f"{name}.inputs", shape, 1.0, SEED)}
+
+
+def empty_cases(name: str, config: Sizes) -> Iterator[Case]:
+    """A call without steps, and one without sequences."""
+    for axis, label, shows in (
+        ("steps", "no_steps", "There are no steps."),
+        ("batch", "no_batch", "There are no sequences."),
+    ):
+        yield layer_case(name, label, shows, drawn_inputs(name, {**STEPS, axis: 0}), config, EXACT)
+
+
+def normalization_cases() -> Iterator[Case]:
+    """Normalization, with and without a mean."""
+    for name in ("LayerNorm", "RMSNorm"):
+        config, inputs = {"features": 6}, drawn_inputs(name)
+        yield layer_case(name, "plain", "Vectors around 0.", inputs, config, DTYPES)
+        shows = "Vectors as small as the root of epsilon."
+        yield layer_case(name, "epsilon", shows, inputs, {**config, "epsilon": 0.25}, DTYPES)
+        shifted = {"inputs": inputs["inputs"] + np.array([[[3.0]], [[-2.0]]])}
+        yield layer_case(name, "shifted", "Vectors far from 0.", shifted, config)
+        zero = {"inputs": inputs["inputs"] * (np.arange(5) != 2)[:, None]}
+        yield layer_case(name, "zero", "A step of zeros.", zero, config)
+        yield layer_case(name, "large", "Large numbers.", {"inputs": 1000.0 * inputs["inputs"]}, config, DTYPES)
+        if name == "LayerNorm":
+            yield layer_case(name, "no_bias", "A gain alone.", inputs, {**config, "bias": False})
+        yield from empty_cases(name, config)
+
+
+def feed_forward_cases() -> Iterator[Case]:
+    """Feed-forward networks, with each activation, gated or not."""
+    name, inputs = "FeedForward", drawn_inputs("FeedForward")
+    far = {"inputs": 3.0 * inputs["inputs"]}
+    yield layer_case(name, "plain", "A layer of rectified linear units.", inputs, FEED_FORWARD, DTYPES)
+    for activation in ("gelu", "gelu_tanh", "silu"):
+        config = {**FEED_FORWARD, "activation": activation}
+        yield layer_case(name, activation, f"The activation {activation}.", far, config, DTYPES)
+    gated = {**FEED_FORWARD, "gated": True}
+    yield layer_case(name, "gated", "Hidden features multiplied by a second projection.", far, gated)
+    shows = "The network of Llama."
+    llama = {**gated, "activation": "silu", "bias": False}
+    yield layer_case(name, "gated_silu", shows, far, llama, DTYPES)
+    yield layer_case(name, "no_bias", "Projections without biases.", inputs, {**FEED_FORWARD, "bias": False})
+    mask = draws.dropout_mask(name, (2, 5, 7), 0.3, SEED)
+    yield layer_case(name, "dropout", "Hidden features that are dropped.", {**inputs, "dropout_mask": mask}, gated)
+    yield from empty_cases(name, FEED_FORWARD)
+
+
+LAYER = {"features": 6, "num_heads": 3, "hidden_size": 7}
+VARIANTS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
+    ("plain", "The layer of the paper.", {}, DTYPES),
+    ("pre", "Normalization of what a sublayer reads, and gelu.", PRE, DTYPES),
+    ("llama", "RMSNorm, gated networks and no biases.", LLAMA, FULL),
+    ("groups", "Heads that share keys.", {"num_heads": 6, "num_key_heads": 2, **PRE}, EXACT),
+    ("additive", "Additive scores.", {"score": "additive"}, EXACT),
+    ("epsilon", "Another epsilon.", {"epsilon": 0.25}, EXACT),
+)
+"""Label, what it shows, options and dtypes of the cases that every layer has."""
+
+
+def drawn_bias(name: str, steps: int, heads: int = 3) -> np.ndarray:
+    """Numbers for each head, of which one hides a step from another."""
+    bias = draws.uniform(f"{name}.bias", (1, heads, steps, steps), 1.0, SEED)
+    bias[0, 1, 3, 2] = -np.inf
+    return bias
+
+
+def dropping(name: str, **shapes: tuple[int, ...]) -> Arrays:
+    """Dropout masks of these shapes."""
+    return {key: draws.dropout_mask(f"{name}.{key}", shape, 0.3, SEED) for key, shape in shapes.items()}
+
+
+def open_steps(steps: int) -> np.ndarray:
+    """A mask in which each step sees itself and some others."""
+    seen = draws.integers("open_steps", (2, steps, steps), 3, SEED) > 0
+    return seen | np.eye(steps, dtype=bool)
+
+
+def hidden_steps(inputs: np.ndarray, lens: np.ndarray) -> np.ndarray:
+    """The inputs with NaN and inf in padded steps."""
+    padded = np.arange(inputs.shape[1]) >= lens[:, None]
+    wrong = np.where(np.arange(inputs.shape[2]) % 2, np.nan, np.inf)
+    return np.where(padded[..., None], wrong, inputs)
+
+
+LENS = np.array([5, 3], np.int32)
+
+
+def encoder_layer_cases() -> Iterator[Case]:
+    """Layers of self-attention."""
+    name, inputs = "TransformerEncoderLayer", drawn_inputs("TransformerEncoderLayer")
+    case = partial(layer_case, name)
+    for label, shows, options, dtypes in VARIANTS:
+        yield case(label, shows, {**inputs, "valid_lens": LENS}, {**LAYER, **options}, dtypes)
+    yield case("open", "Neither lengths nor mask.", inputs, LAYER, EXACT)
+    hidden = {"inputs": hidden_steps(inputs["inputs"], LENS), "valid_lens": LENS}
+    for norm in ("post", "pre"):
+        shows = f"NaN and inf in padded steps, with norm={norm!r}."
+        yield case(f"hidden_{norm}", shows, hidden, {**LAYER, "norm": norm})
+    shows = "A mask, one sequence of padding alone, and a bias of each head."
+    lens = np.array([0, 4], np.int32)
+    masked = {**inputs, "valid_lens": lens, "mask": open_steps(5), "bias": drawn_bias(name, 5)}
+    yield case("masked", shows, masked, {**LAYER, **PRE})
+    shows = "Steps that see no later ones, and some of the earlier ones."
+    yield case("causal", shows, {**inputs, "mask": open_steps(5)}, {**LAYER, "causal": True})
+    heads = np.repeat(open_steps(5)[:, None], 3, axis=1)
+    heads[:, 1] = heads[::-1, 0]
+    yield case("causal_heads", "A mask for each head.", {**inputs, "mask": heads}, {**LAYER, "causal": True}, EXACT)
+    masks = dropping(
+        name,
+        self_dropout_mask=(2, 3, 5, 5),
+        hidden_dropout_mask=(2, 5, 7),
+        dropout_mask=(2, 2, 5, 6),
+    )
+    for norm in ("post", "pre"):
+        config = {**LAYER, "norm": norm}
+        yield case(f"dropout_{norm}", f"Dropout everywhere, with norm={norm!r}.", {**inputs, **masks}, config, EXACT)
+    alone = {"need_weights": False}
+    yield case("context", "The outputs alone.", {**inputs, "valid_lens": LENS}, LAYER, options=alone)
+    yield from empty_cases(name, LAYER)
+
+
+def decoder_layer_cases() -> Iterator[Case]:
+    """Layers of self-attention and attention to an encoder's outputs."""
+    name, config = "TransformerDecoderLayer", {**LAYER, "memory_size": 8}
+    case = partial(layer_case, name)
+    encoded = draws.uniform(f"{name}.encoder_outputs", (2, 4, 8), 1.0, SEED)
+    lens = np.array([4, 2], np.int32)
+    inputs: Arrays = {**drawn_inputs(name), "encoder_outputs": encoded}
+    for label, shows, options, dtypes in VARIANTS:
+        yield case(label, shows, {**inputs, "valid_lens": lens}, {**config, **options}, dtypes)
+    yield case("open", "Neither lengths nor mask.", inputs, config, EXACT)
+    hidden = {**inputs, "encoder_outputs": hidden_steps(encoded, lens), "valid_lens": lens}
+    yield case("hidden", "NaN and inf in hidden keys.", hidden, config)
+    shows = "Lengths of each step, a mask, a step that sees no key, and a bias of self-attention."
+    seen = draws.integers(f"{name}.mask", (2, 5, 4), 3, SEED) > 0
+    seen[1, 2] = False
+    of_steps = np.array([[4, 3, 2, 4, 1], [2, 2, 4, 3, 4]], np.int32)
+    masked = {**inputs, "valid_lens": of_steps, "mask": seen, "bias": drawn_bias(name, 5)}
+    yield case("masked", shows, masked, {**config, **PRE})
+    same = {**inputs, "encoder_outputs": encoded[..., :6].copy()}
+    yield case("one_size", "As many features in keys as in steps, the default.", same, LAYER, EXACT)
+    masks = dropping(
+        name,
+        self_dropout_mask=(2, 3, 5, 5),
+        attention_dropout_mask=(2, 3, 5, 4),
+        hidden_dropout_mask=(2, 5, 7),
+        dropout_mask=(3, 2, 5, 6),
+    )
+    for norm in ("post", "pre"):
+        changed = {**config, "norm": norm}
+        yield case(f"dropout_{norm}", f"Dropout everywhere, with norm={norm!r}.", {**inputs, **masks}, changed, EXACT)
+    yield case("context", "The outputs alone.", {**inputs, "valid_lens": lens}, config, options={"need_weights": False})
+    for axis, label, shows in (("steps", "no_steps", "No steps."), ("batch", "no_batch", "No sequences.")):
+        few = {**drawn_inputs(name, {**STEPS, axis: 0}), "encoder_outputs": encoded[: 0 if axis == "batch" else 2]}
+        yield case(label, shows, few, config, EXACT)
+    yield case("no_keys", "There are no keys.", {**inputs, "encoder_outputs": encoded[:, :0]}, config, EXACT)
+
+
+ENCODER = {"vocab_size": 11, **LAYER, "num_layers": 2}
+
+
+def drawn_tokens(name: str, shape: tuple[int, ...], vocab_size: int) -> np.ndarray:
+    """Token ids."""
+    return draws.integers(f"{name}.tokens", shape, vocab_size, SEED).astype(np.int32)
+
+
+def encoder_cases() -> Iterator[Case]:
+    """Embedded tokens, with positions, through several layers."""
+    name = "TransformerEncoder"
+    case, tokens = partial(layer_case, name), {"tokens": drawn_tokens(name, (2, 5), 11)}
+    ragged = {**tokens, "valid_lens": LENS}
+    for label, shows, options, dtypes in VARIANTS:
+        yield case(label, shows, ragged, {**ENCODER, **options}, dtypes)
+    yield case("open", "Neither lengths nor mask.", tokens, ENCODER, EXACT)
+    learned = {**ENCODER, "positions": "learned", "num_positions": 8}
+    yield case("learned", "Positions that are learned.", ragged, learned)
+    yield case("no_positions", "No positions.", ragged, {**ENCODER, "positions": "none"})
+    masked = {**ragged, "mask": open_steps(5), "bias": drawn_bias(name, 5)}
+    yield case("masked", "A mask, and a bias of each head.", masked, {**ENCODER, **PRE, "causal": True})
+    masks = dropping(
+        name,
+        embedding_dropout_mask=(2, 5, 6),
+        self_dropout_mask=(2, 2, 3, 5, 5),
+        hidden_dropout_mask=(2, 2, 5, 7),
+        dropout_mask=(2, 2, 2, 5, 6),
+    )
+    yield case("dropout", "Dropout everywhere.", {**ragged, **masks}, {**ENCODER, **PRE}, EXACT)
+    yield case("outputs", "The outputs alone.", ragged, ENCODER, options={"need_weights": False})
+    for label, shape in (("no_steps", (2, 0)), ("no_batch", (0, 5))):
+        shows = "There are no steps." if label == "no_steps" else "There are no sequences."
+        yield case(label, shows, {"tokens": drawn_tokens(name, shape, 11)}, ENCODER, EXACT)
+
+
+def cases() -> Iterator[Case]:
+    """Every case of a Transformer and its parts."""
+    yield from normalization_cases()
+    yield from feed_forward_cases()
+    yield from encoder_layer_cases()
+    yield from decoder_layer_cases()
+    yield from encoder_cases()

@@ -1,0 +1,211 @@
+"""Wrong parts of a Transformer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_core.reference.arrays import align, promote
+from attention_core.reference.encoders import embed
+from attention_core.reference.feed_forward import gelu, gelu_tanh
+from parity_tests.cases.case import Arrays, Case
+from parity_tests.mutants.mutant import mutant
+from parity_tests.mutants.shared import where_all
+
+
+def _filled(case: Case, inputs: Arrays) -> bool:
+    return inputs["inputs"].size > 0
+
+
+# ------------------------------------------------------------------------------------------------ normalization
+
+
+def _mean_square(inputs: Any) -> Any:
+    return np.mean(inputs * inputs, axis=-1, keepdims=True)
+
+
+def _centred(inputs: Any) -> Any:
+    return promote(inputs) - np.mean(promote(inputs), axis=-1, keepdims=True)
+
+
+def _gained(layer: Any, scaled: Any) -> Any:
+    """The gain, and the bias of a layer that has one."""
+    outputs = align(layer.parameters["g"], 1, scaled.ndim) * scaled
+    return outputs + align(layer.parameters["b"], 1, outputs.ndim) if "b" in layer.parameters else outputs
+
+
+@mutant("LayerNorm-*", of="normalization.LayerNorm.__call__", touches=where_all(_filled))
+def variance_of_a_sample(self: Any, inputs: Any) -> Any:
+    """The variance divides by the number of features less one, as torch.std does."""
+    centred, features = _centred(inputs), inputs.shape[-1]
+    square = _mean_square(centred) * (features / max(features - 1, 1))
+    return _gained(self, centred / np.sqrt(square + self.sizes["epsilon"]))
+
+
+@mutant("LayerNorm-*", of="normalization.LayerNorm.__call__", touches=where_all(_filled))
+def epsilon_outside_the_root(self: Any, inputs: Any) -> Any:
+    """LayerNorm adds epsilon to the standard deviation instead of the variance, as in The Annotated Transformer."""
+    centred = _centred(inputs)
+    square = _mean_square(centred)
+    root = np.where(square == 0.0, 0.0, np.sqrt(np.where(square == 0.0, 1.0, square)))
+    return _gained(self, centred / (root + self.sizes["epsilon"]))
+
+
+@mutant("RMSNorm-*", of="normalization.RMSNorm.__call__", touches=where_all(_filled))
+def mean_subtracted(original: Any, inputs: Any) -> Any:
+    """RMSNorm subtracts the mean."""
+    return original(inputs=_centred(inputs))
+
+
+@mutant("LayerNorm-*", of="normalization.LayerNorm.__call__", touches=where_all(_filled))
+def mean_kept(self: Any, inputs: Any) -> Any:
+    """LayerNorm does not subtract the mean."""
+    inputs = promote(inputs)
+    return _gained(self, inputs / np.sqrt(_mean_square(inputs) + self.sizes["epsilon"]))
+
+
+@mutant("RMSNorm-*", of="normalization.RMSNorm.__call__", touches=where_all(_filled))
+def gain_from_one(self: Any, original: Any, inputs: Any) -> Any:
+    """The gain is a difference to 1, as in Gemma."""
+    inputs = promote(inputs)
+    return original() + inputs / np.sqrt(_mean_square(inputs) + self.sizes["epsilon"])
+
+
+@mutant("{LayerNorm,RMSNorm}-*", of="normalization.Norm._scaled", touches=where_all(_filled))
+def normalized_together(self: Any, inputs: Any) -> Any:
+    """All steps of a sequence are scaled by the same number."""
+    square = np.mean(inputs * inputs, axis=(-1, -2), keepdims=True)
+    return align(self.parameters["g"], 1, inputs.ndim) * inputs / np.sqrt(square + self.sizes["epsilon"])
+
+
+@mutant("{LayerNorm,RMSNorm}-*", of="normalization.Norm._scaled", touches=where_all(_filled))
+def scale_without_gradient(self: Any, inputs: Any) -> Any:
+    """No gradient flows through the scale of a normalization."""
+    root = np.sqrt(_mean_square(inputs.real) + self.sizes["epsilon"])
+    return align(self.parameters["g"], 1, inputs.ndim) * inputs / root
+
+
+# ------------------------------------------------------------------------------------------------ feed-forward
+
+
+def _logistic(x: Any) -> Any:
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
+
+
+def _activates(name: str, wrong: str, function: Any, sentence: str) -> None:
+    """Make a mutant in which the activation of that name is another function."""
+    mutant(
+        f"FeedForward-{{plain,{name}}}",
+        of="feed_forward.FeedForward._activated",
+        touches=where_all(lambda case, inputs: _filled(case, inputs) and case.config.get("activation") == name),
+        name=wrong,
+        sentence=sentence,
+    )(lambda self, original, x: function(x) if self.sizes["activation"] == name else original())
+
+
+_activates("gelu", "gelu_by_tanh", gelu_tanh, "gelu is its approximation by a tanh, as jax.nn.gelu is unless asked.")
+_activates("gelu_tanh", "gelu_exact", gelu, "gelu_tanh is the exact function.")
+_activates("gelu", "gelu_by_sigmoid", lambda x: x * _logistic(1.702 * x), "gelu is x σ(1.702 x), as in CLIP.")
+_activates("silu", "silu_as_gelu", gelu, "silu is gelu.")
+
+
+def _gated(case: Case, inputs: Arrays) -> bool:
+    return _filled(case, inputs) and bool(case.config.get("gated"))
+
+
+@mutant("FeedForward-{plain,gated*}", of="feed_forward.FeedForward._hidden", touches=where_all(_gated))
+def factors_activated(self: Any, original: Any, inputs: Any) -> Any:
+    """The activation is that of W_3, not of W_1, as torch.nn.functional.glu activates its second half."""
+    if not self.sizes["gated"]:
+        return original()
+    return self._projected("1", inputs) * self._activated(self._projected("3", inputs))
+
+
+# ------------------------------------------------------------------------------------------------ layers and stacks
+
+
+@mutant(
+    "Transformer{Encoder,Decoder}Layer-{open,pre} TransformerEncoder-{open,pre}",
+    of="transformer.TransformerLayer._added",
+    touches=where_all(lambda case, inputs: case.config.get("norm") == "pre"),
+)
+def residual_of_the_norm(self: Any, original: Any, number: int, x: Any, sublayer: Any, dropout_mask: Any) -> Any:
+    """With norm='pre', a sublayer is added to what it reads, not to the inputs of the normalization."""
+    if self.sizes["norm"] == "post":
+        return original()
+    read = self.inside(f"norm_{number}")(x)
+    added = sublayer(read)
+    return read + (added if dropout_mask is None else added * promote(dropout_mask)[..., number - 1, :, :, :])
+
+
+@mutant(
+    "Transformer{Encoder,Decoder}Layer-{open,dropout_post,no_steps}",
+    of="transformer.TransformerLayer._added",
+    touches=where_all(lambda case, inputs: "dropout_mask" in inputs),
+)
+def dropout_of_the_sum(self: Any, original: Any, number: int, x: Any, sublayer: Any, dropout_mask: Any) -> Any:
+    """Dropout acts on the sum of a sublayer and its inputs."""
+    if dropout_mask is None or self.sizes["norm"] == "pre":
+        return original()
+    return self.inside(f"norm_{number}")((x + sublayer(x)) * promote(dropout_mask)[..., number - 1, :, :, :])
+
+
+@mutant(
+    "TransformerDecoderLayer-{open,pre,no_steps}",
+    of="transformer.TransformerLayer._attended",
+    touches=where_all(_filled),
+)
+def decoder_sees_the_future(original: Any, which: str, masks: Any) -> Any:
+    """A step of the decoder attends to later ones."""
+    return original(masks=(None, None)) if which == "self_attention" else original()
+
+
+@mutant(
+    "TransformerDecoderLayer-{open,masked,no_steps,plain}",
+    of="transformer.TransformerLayer._attended",
+    touches=where_all(lambda case, inputs: {"valid_lens", "mask"} & set(inputs) != set()),
+)
+def cross_attention_without_its_mask(original: Any, which: str) -> Any:
+    """The decoder attends to the padding of the encoder's outputs."""
+    return original(masks=(None, None)) if which == "cross_attention" else original()
+
+
+@mutant(
+    "TransformerEncoderLayer-{open,plain,no_steps}",
+    of="transformer.without_padding",
+    touches=where_all(lambda case, inputs: "valid_lens" in inputs),
+)
+def padding_has_outputs(steps: Any) -> Any:
+    """Padded steps have outputs."""
+    return steps
+
+
+def _some_tokens(case: Case, inputs: Arrays) -> bool:
+    return inputs["tokens"].size > 0
+
+
+@mutant("TransformerEncoder-{open,learned,no_steps}", of="transformer.embedded", touches=where_all(_some_tokens))
+def embedding_not_scaled(layer: Any, tokens: Any, dropout_mask: Any) -> Any:
+    """The embedded tokens are not multiplied by √features."""
+    x = embed(layer.specification.name, tokens, layer.parameters["embedding"])
+    x = layer.inside("positions")(x) if "positions" in layer.parts else x
+    return x if dropout_mask is None else x * promote(dropout_mask)
+
+
+@mutant("TransformerEncoder-{open,learned,no_steps}", of="transformer.embedded", touches=where_all(_some_tokens))
+def positions_scaled(layer: Any, tokens: Any, dropout_mask: Any) -> Any:
+    """Positions are added before the multiplication by √features."""
+    x = embed(layer.specification.name, tokens, layer.parameters["embedding"])
+    x = layer.sizes["features"] ** 0.5 * layer.inside("positions")(x)
+    return x if dropout_mask is None else x * promote(dropout_mask)
+
+
+@mutant(
+    "TransformerEncoder-{open,pre,no_steps}",
+    of="transformer.TransformerEncoder._normalized",
+    touches=where_all(lambda case, inputs: case.config.get("norm") == "pre"),
+)
+def no_last_norm(x: Any) -> Any:
+    """The last normalization of norm='pre' is missing."""
+    return x
