@@ -68,7 +68,8 @@ def position_for_each_step(title: str, given: Mapping[str, Any], axes: Mapping[s
 
     Raises: ShapeError.
     """
-    end, num_positions = given.get("offset", 0) + axes.get("steps", 0), given["num_positions"]
+    steps, num_positions = given.get("max_steps", axes.get("steps", 0)), given["num_positions"]
+    end = given.get("offset", 0) + steps
     if num_positions is not None and end > num_positions:
         raise ShapeError(
             f"{title}: the last step is at position {end - 1} but num_positions is {num_positions}. "

@@ -29,7 +29,7 @@ _HEADS_FORMULA = (
     "queries_h the h-th part of W_q queries + b_q, keys_h of W_k keys + b_k, values_h of W_v values + b_v"
 )
 
-_PER_HEAD = Option(
+PER_HEAD = Option(
     "per_head",
     "bool",
     "whether to return the weights of every head, or their mean",
@@ -162,7 +162,7 @@ MULTI_HEAD_ATTENTION = Layer(
             formula=_HEADS_FORMULA,
             source=VASWANI_HEADS,
             tensors=(_HEADS_QUERIES, *_HEADS_MEMORY),
-            options=(_PER_HEAD, NEED_WEIGHTS),
+            options=(PER_HEAD, NEED_WEIGHTS),
             keyword_tensors=(BIAS, _HEAD_MASK, _HEADS_DROPOUT),
             outputs=(_HEADS_CONTEXT, WEIGHTS),
             rules=(weights_per_head,),
@@ -174,7 +174,7 @@ MULTI_HEAD_ATTENTION = Layer(
             formula=_HEADS_FORMULA,
             source=VASWANI_HEADS,
             tensors=(_HEADS_QUERIES, _HEADS_KEYS, _HEADS_VALUES, VALID_LENS, MASK),
-            options=(_PER_HEAD, NEED_WEIGHTS),
+            options=(PER_HEAD, NEED_WEIGHTS),
             keyword_tensors=(BIAS, _HEAD_MASK, _HEADS_DROPOUT),
             outputs=(_HEADS_CONTEXT, WEIGHTS),
             rules=(position_for_each_key, weights_per_head),

@@ -9,14 +9,16 @@ from attention_core.operators.common import (
     NEED_WEIGHTS,
     VALID_LENS,
     VASWANI_LAYERS,
+    WU,
     XIONG,
 )
+from attention_core.operators.decoders import BEAM_OUTPUTS, BOS, EOS, GREEDY_OUTPUTS, MAX_STEPS, SEARCH
 from attention_core.operators.encoders import EMBEDDING, TOKENS, VOCAB_SIZE
 from attention_core.operators.feed_forward import ACTIVATION, FEED_FORWARD, GATED, HIDDEN_FEATURES
-from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION
+from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION, PER_HEAD
 from attention_core.operators.normalization import EPSILON, INPUTS, LAYER_NORM, RMS_NORM
 from attention_core.operators.positions import LEARNED_POSITIONS, SINUSOIDAL_POSITIONS
-from attention_core.rules import position_for_each_step
+from attention_core.rules import hypotheses, known_tokens, position_for_each_step, weights_per_head
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
 
 # ------------------------------------------------------------------------------------------------ options by name
@@ -320,4 +322,156 @@ TRANSFORMER_ENCODER = Layer(
     parts=_STACKED,
 )
 
-OPERATORS = (TRANSFORMER_ENCODER_LAYER, TRANSFORMER_DECODER_LAYER, TRANSFORMER_ENCODER)
+# ------------------------------------------------------------------------------------------------ the decoder
+
+_STEP_MASK = Tensor("mask", ("batch", "steps", "keys"), MASK.meaning, "boolean", True, True)
+_ONE_LENS = Tensor("valid_lens", ("batch",), VALID_LENS.meaning, "integer", True)
+_ONE_MASK = Tensor("mask", ("batch", "one", "keys"), MASK.meaning, "boolean", True, True)
+_MEMORY = (
+    Tensor(
+        "memory.keys",
+        ("batch", "num_layers", "key_heads", "keys", "memory_features"),
+        "prepared keys of each layer and head",
+    ),
+    Tensor(
+        "memory.values",
+        ("batch", "num_layers", "key_heads", "keys", "head_size"),
+        "prepared values of each layer and head",
+    ),
+)
+_STATE = (
+    Tensor(
+        "state.keys",
+        ("batch", "num_layers", "key_heads", "max_steps", "memory_features"),
+        "prepared keys of the steps so far, with room for the others",
+    ),
+    Tensor(
+        "state.values", ("batch", "num_layers", "key_heads", "max_steps", "head_size"), "prepared values, as the keys"
+    ),
+    Tensor("state.position", ("batch",), "tokens decoded so far", "integer"),
+)
+_DECODER_FORMULA = (
+    f"logits = dense.W x + dense.b;  {_EMBEDDED};  step t attends to the steps up to t, and to the encoder's outputs"
+)
+
+
+def _decoder_methods() -> tuple[Operator, ...]:
+    of_steps, of_one = (
+        Tensor("memory.mask", mask.axes, MASK.meaning, "boolean", True, True) for mask in (_STEP_MASK, _ONE_MASK)
+    )
+    return (
+        Operator(
+            name="TransformerDecoder.prepare",
+            summary="Project the encoder's outputs for every layer and zero the hidden ones, once for all steps.",
+            formula="memory = cross_attention.prepare(encoder_outputs, encoder_outputs) of each layer",
+            source="this specification",
+            tensors=(_ENCODER_OUTPUTS, _KEY_LENS, _STEP_MASK),
+            outputs=(*_MEMORY, of_steps),
+        ),
+        Operator(
+            name="TransformerDecoder.start",
+            summary="Return the decoder's state before its first step, with room for max_steps.",
+            formula="state = (0, 0, 0)",
+            source="this specification",
+            tensors=(*_MEMORY, of_steps),
+            options=(MAX_STEPS,),
+            outputs=_STATE,
+            rules=(position_for_each_step,),
+        ),
+        Operator(
+            name="TransformerDecoder.step",
+            summary="Decode one token.",
+            formula=_DECODER_FORMULA,
+            source=VASWANI_LAYERS,
+            tensors=(Tensor("tokens", ("batch",), "token ids", "integer"), *_STATE, *_MEMORY, of_one),
+            outputs=(
+                Tensor("logits", ("batch", "vocab_size"), "scores of the next token (natural logarithm)"),
+                *_STATE,
+                Tensor("weights", ("batch", "keys"), "probabilities over the keys, mean over the last layer's heads"),
+            ),
+            notes=(
+                "The keys and values of earlier steps are those of the state: nothing is computed twice. The mask of "
+                "the memory has one row, that of this step. Sequences may be at different positions; a step behind the "
+                "last place of the state is not kept."
+            ),
+        ),
+        Operator(
+            name="TransformerDecoder.call",
+            summary="Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).",
+            formula=_DECODER_FORMULA,
+            source=VASWANI_LAYERS,
+            tensors=(TOKENS, _ENCODER_OUTPUTS, _KEY_LENS, _STEP_MASK),
+            options=(PER_HEAD, NEED_WEIGHTS),
+            keyword_tensors=(
+                _SELF_BIAS,
+                _EMBEDDED_DROPOUT,
+                *map(_of_layers, (_SELF_DROPOUT, _CROSS_DROPOUT, _HIDDEN_DROPOUT, _ADDED_DROPOUT)),
+            ),
+            outputs=(
+                Tensor("logits", ("batch", "steps", "vocab_size"), "scores of each next token (natural logarithm)"),
+                Tensor(
+                    "weights",
+                    ("num_layers?", "batch", "heads?", "steps", "keys"),
+                    "probabilities over the keys: the mean over the last layer's heads, or all with per_head",
+                ),
+            ),
+            rules=(position_for_each_step, weights_per_head),
+        ),
+        Operator(
+            name="TransformerDecoder.greedy",
+            summary="Decode by feeding back the most probable token until the end token.",
+            formula="token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos",
+            source=f"{VASWANI_LAYERS}, with beam width 1",
+            tensors=(_ENCODER_OUTPUTS, _ONE_LENS, _ONE_MASK),
+            options=(BOS, EOS, MAX_STEPS),
+            outputs=GREEDY_OUTPUTS,
+            rules=(position_for_each_step, known_tokens),
+        ),
+        Operator(
+            name="TransformerDecoder.beam",
+            summary="Decode by keeping the best hypotheses at every step (beam search).",
+            formula=(
+                "score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos;  "
+                "keep the width best continuations; a finished hypothesis continues unchanged"
+            ),
+            source=WU,
+            tensors=(_ENCODER_OUTPUTS, _ONE_LENS, _ONE_MASK),
+            options=(BOS, EOS, MAX_STEPS, *SEARCH),
+            outputs=BEAM_OUTPUTS,
+            rules=(position_for_each_step, known_tokens, hypotheses),
+        ),
+    )
+
+
+TRANSFORMER_DECODER = Layer(
+    name="TransformerDecoder",
+    summary="Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.",
+    formula=_DECODER_FORMULA,
+    source=VASWANI_LAYERS,
+    options=(
+        VOCAB_SIZE,
+        _FEATURES,
+        _NUM_HEADS,
+        HIDDEN_FEATURES,
+        _NUM_LAYERS,
+        _MEMORY_SIZE,
+        *_POSITIONS,
+        *_SUBLAYERS,
+    ),
+    parameters=(
+        _EMBEDDING,
+        Parameter("dense.W", ("vocab_size", "features"), "weights of the logits", "features"),
+        Parameter("dense.b", ("vocab_size",), "biases of the logits", "features"),
+    ),
+    methods=_decoder_methods(),
+    complete=lambda config: _stack_sizes("TransformerDecoder", config),
+    own_shapes=lambda sizes: {
+        "embedding": (sizes["vocab_size"], sizes["features"]),
+        "dense.W": (sizes["vocab_size"], sizes["features"]),
+        "dense.b": (sizes["vocab_size"],),
+    },
+    inside=lambda sizes: _stack_parts(TRANSFORMER_DECODER_LAYER, sizes),
+    parts=_STACKED,
+)
+
+OPERATORS = (TRANSFORMER_ENCODER_LAYER, TRANSFORMER_DECODER_LAYER, TRANSFORMER_ENCODER, TRANSFORMER_DECODER)

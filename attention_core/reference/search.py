@@ -17,7 +17,7 @@ def greedy_search(
     step: Step, state: Any, memory: Memory, *, bos: int, eos: int, max_steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Feed back the most probable token, up to an end token: (tokens, lengths, weights), as a decoder's greedy."""
-    batch, keys, _ = memory.values.shape
+    batch, keys = len(memory.values), memory.values.shape[-2]
     tokens = np.full((batch, max_steps), eos, np.int32)
     weights = np.zeros((batch, max_steps, keys))
     lengths = np.zeros(batch, np.int32)
@@ -51,7 +51,7 @@ def beam_search(
     reordered takes the state of some rows of the batch, in their order. Every step is taken: that nothing can overtake
     a finished hypothesis is for a backend to find out.
     """
-    batch, keys, _ = memory.values.shape
+    batch, keys = len(memory.values), memory.values.shape[-2]
     # Hypothesis w of sequence b is row b width + w: one step of the decoder advances all hypotheses.
     state = reordered(state, np.repeat(np.arange(batch), width))
     mask = memory.mask

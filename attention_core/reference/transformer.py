@@ -3,27 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attention_core.operators.transformer import (
+    TRANSFORMER_DECODER,
     TRANSFORMER_DECODER_LAYER,
     TRANSFORMER_ENCODER,
     TRANSFORMER_ENCODER_LAYER,
 )
-from attention_core.reference.arrays import Specified, inner, optional, promote
+from attention_core.reference.arrays import Specified, inner, linear, optional, promote
 from attention_core.reference.encoders import embed, known_tokens
 from attention_core.reference.feed_forward import FeedForward
-from attention_core.reference.masking import causal_mask
+from attention_core.reference.masking import attention_mask, causal_mask
+from attention_core.reference.memory import Memory
 from attention_core.reference.multi_head import MultiHeadAttention
 from attention_core.reference.normalization import LayerNorm, RMSNorm
 from attention_core.reference.positions import LearnedPositions, SinusoidalPositions
+from attention_core.reference.search import beam_search, greedy_search
 from attention_core.specification import Layer, Part
 
-__all__ = ["TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder"]
+__all__ = [
+    "TransformerState",
+    "TransformerEncoderLayer",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerDecoder",
+]
 
 Sublayer = Callable[[np.ndarray], np.ndarray]
+
+
+class TransformerState(NamedTuple):
+    """The state of a TransformerDecoder between two steps; `start` makes it, `step` takes and returns it.
+
+    Shapes: keys (batch, num_layers, key_heads, max_steps, memory_features), values (batch, num_layers, key_heads,
+    max_steps, head_size), position (batch,), int32.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    position: np.ndarray
 
 
 class Container(Specified):
@@ -364,6 +385,29 @@ class TransformerDecoderLayer(TransformerLayer):
         x = self._added(3, x, lambda x: transform(x, dropout_mask=optional(hidden_dropout_mask)), dropout_mask)
         return (x, weights["cross"], weights["self"]) if need_weights else (x, None, None)
 
+    def _step(
+        self, x: np.ndarray, past: Memory, position: np.ndarray, memory: Memory
+    ) -> tuple[np.ndarray, Memory, np.ndarray]:
+        """One step, behind those of the past: its output, the past with it, and the weights of cross-attention."""
+        places = np.arange(past.keys.shape[-2])
+        now, seen = (places == position[:, None])[:, None, :, None], (places <= position[:, None])[:, None, None, :]
+        kept: dict[str, Any] = {}
+
+        def attended(x: np.ndarray) -> np.ndarray:
+            attention = self.inside("self_attention")
+            new = attention.prepare(x, x)
+            keys, values = np.where(now, new.keys, past.keys), np.where(now, new.values, past.values)
+            kept["past"] = Memory(keys, values, seen)
+            return attention.attend(x, kept["past"])[0]
+
+        def crossed(x: np.ndarray) -> np.ndarray:
+            context, kept["weights"] = self.inside("cross_attention").attend(x, memory)
+            return context
+
+        x = self._added(1, x, attended, None)
+        x = self._added(2, x, crossed, None)
+        return self._added(3, x, self.inside("feed_forward"), None), kept["past"], kept["weights"]
+
 
 class TransformerEncoder(Container):
     """Embed tokens and run layers of self-attention over them.
@@ -530,6 +574,381 @@ class TransformerEncoder(Container):
         return self.inside("norm")(x) if "norm" in self.parts else x
 
 
+class TransformerDecoder(Container):
+    """Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.
+
+    logits = dense.W x + dense.b
+    x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+    step t attends to the steps up to t, and to the encoder's outputs
+
+    Args:
+        vocab_size: number of token ids
+        features: features of a step
+        num_heads: number of heads
+        hidden_size: hidden features of the feed-forward network
+        num_layers (default 1): number of layers
+        memory_size (default None): features of the encoder's outputs; features if None
+        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        num_positions (default None): positions that have a vector, for positions='learned' only
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'gaussian'
+        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
+        rms (default False): whether RMSNorm takes the place of LayerNorm
+        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
+            'gelu_tanh', 'silu'
+        gated (default False): whether a second projection multiplies the hidden features
+        bias (default True): whether projections, networks and LayerNorm have biases
+        epsilon (default 1e-05): number added to the mean square under the root
+        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+    Parameters:
+        embedding: (vocab_size, features), one row for each token id
+        dense.W: (vocab_size, features), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        positions.*: the LearnedPositions, if positions='learned'
+        layers.{layer}.*: the layers
+        norm.*: the last LayerNorm or RMSNorm, if norm='pre'
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
+    Example:
+        layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size)
+        logits, weights = layer(tokens, encoder_outputs)
+    """
+
+    specification: Layer = TRANSFORMER_DECODER
+
+    def __init__(
+        self,
+        vocab_size: int,
+        features: int,
+        num_heads: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        memory_size: int | None = None,
+        positions: str = "sinusoidal",
+        num_positions: int | None = None,
+        num_key_heads: int | None = None,
+        score: str = "scaled_dot",
+        norm: str = "post",
+        rms: bool = False,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        epsilon: float = 1e-5,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            features=features,
+            num_heads=num_heads,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            memory_size=memory_size,
+            positions=positions,
+            num_positions=num_positions,
+            num_key_heads=num_key_heads,
+            score=score,
+            norm=norm,
+            rms=rms,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            epsilon=epsilon,
+            dropout=dropout,
+        )
+
+    def prepare(
+        self, encoder_outputs: np.ndarray, valid_lens: np.ndarray | None = None, mask: np.ndarray | None = None
+    ) -> Memory:
+        """Project the encoder's outputs for every layer and zero the hidden ones, once for all steps.
+
+        memory = cross_attention.prepare(encoder_outputs, encoder_outputs) of each layer
+
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combined with valid_lens by logical and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+        """
+        self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
+        encoded = promote(encoder_outputs)
+        layers = [
+            layer.inside("cross_attention").prepare(encoded, encoded, valid_lens, mask) for layer in self._layers()
+        ]
+        keys, values = (np.stack(arrays, axis=-4) for arrays in zip(*(layer[:2] for layer in layers), strict=True))
+        return Memory(keys, values, attention_mask(encoded.shape[-2], valid_lens, mask))
+
+    def start(self, memory: Memory, *, max_steps: int) -> TransformerState:
+        """Return the decoder's state before its first step, with room for max_steps.
+
+        state = (0, 0, 0)
+
+        Args:
+            memory: as `prepare` returns it
+            max_steps: maximum number of tokens to decode
+        Returns:
+            state: what the next `step` takes
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: a step beyond the last position
+        """
+        self._check("start", memory=memory, max_steps=max_steps)
+        *lead, _, size = memory.values.shape
+        keys = np.zeros((*lead, max_steps, memory.keys.shape[-1]))
+        return TransformerState(keys, np.zeros((*lead, max_steps, size)), np.zeros(lead[-3], np.int32))
+
+    def step(
+        self, tokens: np.ndarray, state: TransformerState, memory: Memory
+    ) -> tuple[np.ndarray, TransformerState, np.ndarray]:
+        """Decode one token.
+
+        logits = dense.W x + dense.b
+        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        step t attends to the steps up to t, and to the encoder's outputs
+
+        The keys and values of earlier steps are those of the state: nothing is computed twice. The mask of the memory
+        has one row, that of this step. Sequences may be at different positions; a step behind the last place of the
+        state is not kept.
+
+        Args:
+            tokens: integers (batch,); token ids
+            state: as `start` returns it
+            memory: as `prepare` returns it
+        Returns:
+            logits: (batch, vocab_size); scores of the next token (natural logarithm)
+            state: what the next `step` takes
+            weights: (batch, keys); probabilities over the keys, mean over the last layer's heads
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            TokenError: a token id is outside the vocabulary
+        """
+        self._check("step", tokens=tokens, state=state, memory=memory)
+        embedded = embed("TransformerDecoder", tokens, self.parameters["embedding"])
+        x = (self.sizes["features"] ** 0.5 * embedded)[..., None, :] + self._positions(state)[..., None, :]
+        mask = None if memory.mask is None else memory.mask[:, None]
+        kept = []
+        for number, layer in enumerate(self._layers()):
+            past = Memory(state.keys[..., number, :, :, :], state.values[..., number, :, :, :], None)
+            prepared = Memory(memory.keys[..., number, :, :, :], memory.values[..., number, :, :, :], mask)
+            x, after, weights = layer._step(x, past, state.position, prepared)
+            kept.append(after)
+        keys, values = (np.stack(arrays, axis=-4) for arrays in zip(*(after[:2] for after in kept), strict=True))
+        state = TransformerState(keys, values, state.position + np.int32(1))
+        return self._logits(x)[..., 0, :], state, weights[..., 0, :]
+
+    def __call__(
+        self,
+        tokens: np.ndarray,
+        encoder_outputs: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        per_head: bool = False,
+        need_weights: bool = True,
+        bias: np.ndarray | None = None,
+        embedding_dropout_mask: np.ndarray | None = None,
+        self_dropout_mask: np.ndarray | None = None,
+        attention_dropout_mask: np.ndarray | None = None,
+        hidden_dropout_mask: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
+
+        logits = dense.W x + dense.b
+        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        step t attends to the steps up to t, and to the encoder's outputs
+
+        Args:
+            tokens: integers (batch, steps); token ids
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combined with valid_lens by logical and
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
+                of self-attention; -inf hides a step from another
+            embedding_dropout_mask (default None): (batch, steps, features); factor of the embedded tokens with their
+                positions: 0 or 1/(1 - rate)
+            self_dropout_mask (default None): (num_layers, batch, heads, steps, steps); factor of each weight of self-
+                attention: 0 or 1/(1 - rate)
+            attention_dropout_mask (default None): (num_layers, batch, heads, steps, keys); factor of each weight of
+                cross-attention: 0 or 1/(1 - rate)
+            hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden feature:
+                0 or 1/(1 - rate)
+            dropout_mask (default None): (num_layers, sublayers, batch, steps, features); factor of what each sublayer
+                adds, in order: 0 or 1/(1 - rate)
+        Returns:
+            logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
+            weights: ([num_layers], batch, [heads], steps, keys); probabilities over the keys: the mean over the last
+                layer's heads, or all with per_head; None without need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
+            ShapeError: a step beyond the last position
+            OptionError: per_head where no weights are returned
+        Example:
+            layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size)
+            logits, weights = layer(tokens, encoder_outputs, valid_lens)
+        """
+        masks = {
+            "self_dropout_mask": self_dropout_mask,
+            "attention_dropout_mask": attention_dropout_mask,
+            "hidden_dropout_mask": hidden_dropout_mask,
+            "dropout_mask": dropout_mask,
+        }
+        self._check(
+            "call",
+            tokens=tokens,
+            encoder_outputs=encoder_outputs,
+            valid_lens=valid_lens,
+            mask=mask,
+            per_head=per_head,
+            need_weights=need_weights,
+            bias=bias,
+            embedding_dropout_mask=embedding_dropout_mask,
+            **masks,
+        )
+        known_tokens("TransformerDecoder", tokens, self.sizes["vocab_size"])
+        x, encoded = embedded(self, tokens, embedding_dropout_mask), promote(encoder_outputs)
+        weights = []
+        for number, layer in enumerate(self._layers()):
+            factors = {
+                name: None if array is None else of_layer(array, number, AXES[name]) for name, array in masks.items()
+            }
+            x, of_heads, _ = layer(x, encoded, valid_lens, mask, bias=optional(bias), **factors)
+            weights.append(of_heads)
+        if not need_weights:
+            return self._logits(x), None
+        return self._logits(x), np.stack(weights, axis=-5) if per_head else weights[-1].mean(axis=-3)
+
+    def greedy(
+        self,
+        encoder_outputs: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        bos: int,
+        eos: int,
+        max_steps: int,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Decode by feeding back the most probable token until the end token.
+
+        token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
+
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combined with valid_lens by logical and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids, padded with eos
+            lengths: integers (batch,); number of tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: a step beyond the last position
+            TokenError: a first or last token outside the vocabulary
+        """
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask, **options)
+        memory = self.prepare(encoder_outputs, valid_lens, mask)
+        return greedy_search(self.step, self.start(memory, max_steps=max_steps), memory, **options)
+
+    def beam(
+        self,
+        encoder_outputs: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        bos: int,
+        eos: int,
+        max_steps: int,
+        width: int,
+        num_best: int = 1,
+        length_penalty: float = 0.0,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Decode by keeping the best hypotheses at every step (beam search).
+
+        score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos
+        keep the width best continuations; a finished hypothesis continues unchanged
+
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combined with valid_lens by logical and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): exponent α; 0 ranks by log probability
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
+            lengths: integers (batch, num_best); number of tokens before eos
+            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
+            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: a step beyond the last position
+            TokenError: a first or last token outside the vocabulary
+            OptionError: num_best above width, or width above vocab_size
+        """
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask, **options)
+        memory = self.prepare(encoder_outputs, valid_lens, mask)
+        state = self.start(memory, max_steps=max_steps)
+        return beam_search(self.step, rows_of, state, memory, vocab_size=self.sizes["vocab_size"], **options)
+
+    def _layers(self) -> list[Any]:
+        return [self.inside(f"layers.{number}") for number in range(self.sizes["num_layers"])]
+
+    def _positions(self, state: TransformerState) -> np.ndarray:
+        """What is added to the embedded token of each sequence at its position."""
+        room = max(state.keys.shape[-2], 1)
+        if "positions" not in self.parts:
+            return np.zeros(self.sizes["features"])
+        table = self.inside("positions")(np.zeros((1, room, self.sizes["features"])))
+        rows = table[..., np.minimum(state.position, room - 1), :]
+        return rows[0] if len(rows) == 1 else rows
+
+    def _logits(self, x: np.ndarray) -> np.ndarray:
+        """The logits, from the output of the last layer."""
+        x = self.inside("norm")(x) if "norm" in self.parts else x
+        return linear(x, self.parameters["dense.W"], self.parameters["dense.b"])
+
+
 LAYERS: dict[str, Any] = {
     made.__name__: made
     for made in (
@@ -543,7 +962,7 @@ LAYERS: dict[str, Any] = {
         TransformerDecoderLayer,
     )
 }
-AXES = {"self_dropout_mask": 4, "hidden_dropout_mask": 3, "dropout_mask": 4}
+AXES = {"self_dropout_mask": 4, "attention_dropout_mask": 4, "hidden_dropout_mask": 3, "dropout_mask": 4}
 """The number of axes of a layer's dropout masks."""
 
 
@@ -570,3 +989,8 @@ def without_padding(steps: np.ndarray, valid_lens: np.ndarray | None) -> np.ndar
         return steps
     valid = np.arange(steps.shape[-2]) < np.asarray(valid_lens)[:, None]
     return np.where(valid[..., None], steps, 0.0)
+
+
+def rows_of(state: TransformerState, rows: np.ndarray) -> TransformerState:
+    """The state of these rows of the batch, in this order."""
+    return TransformerState(*(array[rows] for array in state))

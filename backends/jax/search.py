@@ -62,7 +62,7 @@ def beam_search(
 
     reordered takes the state of some rows of the batch, in their order; the masks are of batch · width rows.
     """
-    (batch, keys, _), dtype = memory.values.shape, memory.values.dtype
+    batch, keys, dtype = memory.values.shape[0], memory.values.shape[-2], memory.values.dtype
     if batch == 0:  # there is no row to repeat
         tokens, lengths = jnp.zeros((0, num_best, max_steps), jnp.int32), jnp.zeros((0, num_best), jnp.int32)
         return tokens, lengths, jnp.zeros((0, num_best), dtype), jnp.zeros((0, num_best, max_steps, keys), dtype)

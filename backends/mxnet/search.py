@@ -17,7 +17,7 @@ def greedy_search(
     step: Step, state: Any, memory: Memory, *, bos: int, eos: int, max_steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Feed back the most probable token, up to an end token: (tokens, lengths, weights), as a decoder's greedy."""
-    (batch, keys, _), ctx = memory.values.shape, memory.values.ctx
+    batch, keys, ctx = memory.values.shape[0], memory.values.shape[-2], memory.values.ctx
     tokens = np.full((batch, max_steps), eos, dtype="int32", ctx=ctx)
     weights = np.zeros((batch, max_steps, keys), dtype=memory.values.dtype, ctx=ctx)
     lengths = np.zeros((batch,), dtype="int32", ctx=ctx)
@@ -57,7 +57,8 @@ def beam_search(
 
     reordered takes the state of some rows of the batch, in their order.
     """
-    (batch, keys, _), ctx, dtype = memory.values.shape, memory.values.ctx, memory.values.dtype
+    batch, keys = memory.values.shape[0], memory.values.shape[-2]
+    ctx, dtype = memory.values.ctx, memory.values.dtype
     # Sums of logarithms are kept, and ranked, in float32 at least.
     exact = {"dtype": "float32" if dtype == "float16" else dtype, "ctx": ctx}
     tokens = np.full((batch, num_best, max_steps), eos, dtype="int32", ctx=ctx)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import mxnet as mx
 from mxnet import np
 from mxnet.gluon import Block, nn
 
 from attention_core.operators.transformer import (
+    TRANSFORMER_DECODER,
     TRANSFORMER_DECODER_LAYER,
     TRANSFORMER_ENCODER,
     TRANSFORMER_ENCODER_LAYER,
@@ -18,16 +19,36 @@ from attention_core.specification import Part
 from backends.mxnet.arrays import Lengths, lengths
 from backends.mxnet.encoders import embedded, embedding
 from backends.mxnet.feed_forward import FeedForward
-from backends.mxnet.masking import distances, positions
-from backends.mxnet.module import Specified, check_ids, drawn_mask, initialise
-from backends.mxnet.multi_head import MultiHeadAttention
+from backends.mxnet.masking import _attention_mask, distances, positions
+from backends.mxnet.memory import Memory
+from backends.mxnet.module import Specified, check_ids, drawn_mask, initialise, linear, projected
+from backends.mxnet.multi_head import MultiHeadAttention, mean_of_heads
 from backends.mxnet.normalization import norm_layer
 from backends.mxnet.pooling import shown
 from backends.mxnet.positions import LearnedPositions, SinusoidalPositions
+from backends.mxnet.search import beam_search, greedy_search
 
-__all__ = ["TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder"]
+__all__ = [
+    "TransformerState",
+    "TransformerEncoderLayer",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerDecoder",
+]
 
 Sublayer = Callable[[np.ndarray], np.ndarray]
+
+
+class TransformerState(NamedTuple):
+    """The state of a TransformerDecoder between two steps; `start` makes it, `step` takes and returns it.
+
+    Shapes: keys (batch, num_layers, key_heads, max_steps, memory_features), values (batch, num_layers, key_heads,
+    max_steps, head_size), position (batch,), int32.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    position: np.ndarray
 
 
 class TransformerLayer(Specified):
@@ -398,6 +419,32 @@ class TransformerDecoderLayer(TransformerLayer):
         x = self._added(3, x, lambda x: self.feed_forward(x, dropout_mask=options["hidden_dropout_mask"]), dropout_mask)
         return x, weights, self_weights
 
+    def _step(
+        self, x: np.ndarray, past: Memory, position: np.ndarray, memory: Memory
+    ) -> tuple[np.ndarray, Memory, np.ndarray | Any]:
+        """One step, behind those of the past: its output, the past with it, and the weights of cross-attention."""
+        places, ends = positions(past.keys.shape[-2], x.ctx), position.astype("float64")[:, None]
+        now, seen = places == ends, places <= ends
+        weights = None
+
+        def attended(x: np.ndarray) -> np.ndarray:
+            nonlocal past
+            new = self.self_attention._prepare(x, x, None, None)
+            keys, values = (
+                np.where(now[:, None, :, None], one, other) for one, other in zip(new[:2], past[:2], strict=True)
+            )
+            past = Memory(keys, values, seen[:, None, None])
+            return self.self_attention._attend(x, past, need_weights=False)[0]
+
+        def crossed(x: np.ndarray) -> np.ndarray:
+            nonlocal weights
+            context, weights = self.cross_attention._attend(x, memory)
+            return context
+
+        x = self._added(1, x, attended, None)
+        x = self._added(2, x, crossed, None)
+        return self._added(3, x, self.feed_forward, None), past, weights
+
 
 class TransformerEncoder(Specified):
     """Embed tokens and run layers of self-attention over them.
@@ -586,6 +633,413 @@ class TransformerEncoder(Specified):
         return x, np.stack(weights) if options["need_weights"] else None
 
 
+class TransformerDecoder(Specified):
+    """Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.
+
+    logits = dense.W x + dense.b
+    x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+    step t attends to the steps up to t, and to the encoder's outputs
+
+    Args:
+        vocab_size: number of token ids
+        features: features of a step
+        num_heads: number of heads
+        hidden_size: hidden features of the feed-forward network
+        num_layers (default 1): number of layers
+        memory_size (default None): features of the encoder's outputs; features if None
+        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        num_positions (default None): positions that have a vector, for positions='learned' only
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'gaussian'
+        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
+        rms (default False): whether RMSNorm takes the place of LayerNorm
+        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
+            'gelu_tanh', 'silu'
+        gated (default False): whether a second projection multiplies the hidden features
+        bias (default True): whether projections, networks and LayerNorm have biases
+        epsilon (default 1e-05): number added to the mean square under the root
+        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict whose parameters are shared
+    Parameters:
+        embedding: (vocab_size, features), one row for each token id
+        dense.W: (vocab_size, features), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        positions.*: the LearnedPositions, if positions='learned'
+        layers.{layer}.*: the layers
+        norm.*: the last LayerNorm or RMSNorm, if norm='pre'
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
+    Example:
+        layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size)
+        logits, weights = layer(tokens, encoder_outputs)
+    """
+
+    specification = TRANSFORMER_DECODER
+
+    def __init__(
+        self,
+        vocab_size: int,
+        features: int,
+        num_heads: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        memory_size: int | None = None,
+        positions: str = "sinusoidal",
+        num_positions: int | None = None,
+        num_key_heads: int | None = None,
+        score: str = "scaled_dot",
+        norm: str = "post",
+        rms: bool = False,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        epsilon: float = 1e-5,
+        dropout: float = 0.0,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            features=features,
+            num_heads=num_heads,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            memory_size=memory_size,
+            positions=positions,
+            num_positions=num_positions,
+            num_key_heads=num_key_heads,
+            score=score,
+            norm=norm,
+            rms=rms,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            epsilon=epsilon,
+            dropout=dropout,
+            prefix=prefix,
+            params=params,
+        )
+        parts = self.specification.inside(self.sizes)
+        with self.name_scope():
+            self.embedding = embedding(vocab_size, features, dtype=dtype)
+            self.positions = positions_layer(parts.get("positions"), dtype=dtype)
+            self.layers = nn.Sequential()
+            for number in range(num_layers):
+                self.layers.add(TransformerDecoderLayer(**parts[f"layers.{number}"].config, dtype=dtype))
+            self.norm = norm_layer(parts["norm"], dtype=dtype) if norm == "pre" else None
+            self.dense = linear(features, vocab_size, use_bias=True, dtype=dtype)
+        initialise(self)
+
+    def prepare(
+        self, encoder_outputs: np.ndarray, valid_lens: Lengths | None = None, mask: np.ndarray | None = None
+    ) -> Memory:
+        """Project the encoder's outputs for every layer and zero the hidden ones, once for all steps.
+
+        memory = cross_attention.prepare(encoder_outputs, encoder_outputs) of each layer
+
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combined with valid_lens by logical and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+        """
+        self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
+        return self._prepare(encoder_outputs, valid_lens, mask)
+
+    def start(self, memory: Memory, *, max_steps: int) -> TransformerState:
+        """Return the decoder's state before its first step, with room for max_steps.
+
+        state = (0, 0, 0)
+
+        Args:
+            memory: as `prepare` returns it
+            max_steps: maximum number of tokens to decode
+        Returns:
+            state: what the next `step` takes
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: a step beyond the last position
+        """
+        self._check("start", memory=memory, max_steps=max_steps)
+        return self._start(memory, max_steps)
+
+    def step(
+        self, tokens: np.ndarray, state: TransformerState, memory: Memory
+    ) -> tuple[np.ndarray, TransformerState, np.ndarray]:
+        """Decode one token.
+
+        logits = dense.W x + dense.b
+        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        step t attends to the steps up to t, and to the encoder's outputs
+
+        The keys and values of earlier steps are those of the state: nothing is computed twice. The mask of the memory
+        has one row, that of this step. Sequences may be at different positions; a step behind the last place of the
+        state is not kept.
+
+        Args:
+            tokens: integers (batch,); token ids
+            state: as `start` returns it
+            memory: as `prepare` returns it
+        Returns:
+            logits: (batch, vocab_size); scores of the next token (natural logarithm)
+            state: what the next `step` takes
+            weights: (batch, keys); probabilities over the keys, mean over the last layer's heads
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            TokenError: a token id is outside the vocabulary
+        """
+        self._check("step", tokens=tokens, state=state, memory=memory)
+        check_ids("TransformerDecoder", "tokens", tokens, self.sizes["vocab_size"])
+        return self._step(tokens, state, memory)
+
+    def __call__(
+        self,
+        tokens: np.ndarray,
+        encoder_outputs: np.ndarray,
+        valid_lens: Lengths | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        per_head: bool = False,
+        need_weights: bool = True,
+        bias: np.ndarray | None = None,
+        embedding_dropout_mask: np.ndarray | None = None,
+        self_dropout_mask: np.ndarray | None = None,
+        attention_dropout_mask: np.ndarray | None = None,
+        hidden_dropout_mask: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
+
+        logits = dense.W x + dense.b
+        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        step t attends to the steps up to t, and to the encoder's outputs
+
+        Args:
+            tokens: integers (batch, steps); token ids
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combined with valid_lens by logical and
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
+                of self-attention; -inf hides a step from another
+            embedding_dropout_mask (default None): (batch, steps, features); factor of the embedded tokens with their
+                positions: 0 or 1/(1 - rate)
+            self_dropout_mask (default None): (num_layers, batch, heads, steps, steps); factor of each weight of self-
+                attention: 0 or 1/(1 - rate)
+            attention_dropout_mask (default None): (num_layers, batch, heads, steps, keys); factor of each weight of
+                cross-attention: 0 or 1/(1 - rate)
+            hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden feature:
+                0 or 1/(1 - rate)
+            dropout_mask (default None): (num_layers, sublayers, batch, steps, features); factor of what each sublayer
+                adds, in order: 0 or 1/(1 - rate)
+        Returns:
+            logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
+            weights: ([num_layers], batch, [heads], steps, keys); probabilities over the keys: the mean over the last
+                layer's heads, or all with per_head; None without need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
+            ShapeError: a step beyond the last position
+            OptionError: per_head where no weights are returned
+        Example:
+            layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size)
+            logits, weights = layer(tokens, encoder_outputs, valid_lens)
+        """
+        masks = {
+            "self_dropout_mask": self_dropout_mask,
+            "attention_dropout_mask": attention_dropout_mask,
+            "hidden_dropout_mask": hidden_dropout_mask,
+            "dropout_mask": dropout_mask,
+        }
+        options = {
+            "per_head": per_head,
+            "need_weights": need_weights,
+            "bias": bias,
+            "embedding_dropout_mask": embedding_dropout_mask,
+        }
+        given = {"tokens": tokens, "encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
+        self._check("call", **given, **options, **masks)
+        check_ids("TransformerDecoder", "tokens", tokens, self.sizes["vocab_size"])
+        return super().__call__(*given.values(), options, masks)
+
+    def forward(
+        self,
+        tokens: np.ndarray,
+        encoder_outputs: np.ndarray,
+        valid_lens: Lengths | None,
+        mask: np.ndarray | None,
+        options: Mapping[str, Any],
+        masks: Mapping[str, np.ndarray | None],
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Gluon enters here, with positional arguments alone."""
+        embedding_dropout_mask = options["embedding_dropout_mask"]
+        x = self.sizes["features"] ** 0.5 * embedded(self.embedding, tokens)
+        x = x if self.positions is None else self.positions(x)
+        if embedding_dropout_mask is None:
+            embedding_dropout_mask = drawn_mask(self.sizes["dropout"], x.shape, x)
+        x = x if embedding_dropout_mask is None else x * embedding_dropout_mask
+        weights = []
+        for number, layer in enumerate(self.layers):
+            factors = {name: None if array is None else array[number] for name, array in masks.items()}
+            factors |= {name: options[name] for name in ("need_weights", "bias")}
+            x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
+            weights.append(of_heads)
+        if not options["need_weights"]:
+            return self._logits(x), None
+        return self._logits(x), np.stack(weights) if options["per_head"] else mean_of_heads(weights[-1])
+
+    def greedy(
+        self,
+        encoder_outputs: np.ndarray,
+        valid_lens: Lengths | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        bos: int,
+        eos: int,
+        max_steps: int,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Decode by feeding back the most probable token until the end token.
+
+        token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
+
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combined with valid_lens by logical and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids, padded with eos
+            lengths: integers (batch,); number of tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: a step beyond the last position
+            TokenError: a first or last token outside the vocabulary
+        """
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask, **options)
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        return greedy_search(self._step, self._start(memory, max_steps), memory, **options)
+
+    def beam(
+        self,
+        encoder_outputs: np.ndarray,
+        valid_lens: Lengths | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        bos: int,
+        eos: int,
+        max_steps: int,
+        width: int,
+        num_best: int = 1,
+        length_penalty: float = 0.0,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Decode by keeping the best hypotheses at every step (beam search).
+
+        score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos
+        keep the width best continuations; a finished hypothesis continues unchanged
+
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combined with valid_lens by logical and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): exponent α; 0 ranks by log probability
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
+            lengths: integers (batch, num_best); number of tokens before eos
+            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
+            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: a step beyond the last position
+            TokenError: a first or last token outside the vocabulary
+            OptionError: num_best above width, or width above vocab_size
+        """
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask, **options)
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        state = self._start(memory, max_steps)
+        return beam_search(self._step, rows_of, state, memory, vocab_size=self.sizes["vocab_size"], **options)
+
+    def _prepare(self, encoder_outputs: np.ndarray, valid_lens: Lengths | None, mask: np.ndarray | None) -> Memory:
+        layers = [
+            layer.cross_attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask) for layer in self.layers
+        ]
+        keys, values = (np.stack(arrays, axis=1) for arrays in list(zip(*layers, strict=True))[:2])
+        return Memory(keys, values, _attention_mask(keys.shape[-2], valid_lens, mask, keys.ctx))
+
+    def _start(self, memory: Memory, max_steps: int) -> TransformerState:
+        """Zeros, with room for the steps."""
+        keys, values = (
+            np.zeros((*array.shape[:3], max_steps, array.shape[-1]), dtype=array.dtype, ctx=array.ctx)
+            for array in (memory.keys, memory.values)
+        )
+        return TransformerState(keys, values, np.zeros((keys.shape[0],), dtype="int32", ctx=keys.ctx))
+
+    def _step(
+        self, tokens: np.ndarray, state: TransformerState, memory: Memory
+    ) -> tuple[np.ndarray, TransformerState, np.ndarray]:
+        room, features = state.keys.shape[-2], self.sizes["features"]
+        x = features**0.5 * embedded(self.embedding, tokens)
+        if self.positions is not None:
+            table = self.positions(np.zeros((1, max(room, 1), features), dtype=x.dtype, ctx=x.ctx))[0]
+            x = x + table[np.minimum(state.position, max(room - 1, 0))]
+        x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
+        for number, layer in enumerate(self.layers):
+            past = Memory(state.keys[:, number], state.values[:, number], None)
+            prepared = Memory(memory.keys[:, number], memory.values[:, number], mask)
+            x, after, weights = layer._step(x, past, state.position, prepared)
+            kept.append(after)
+        keys, values = (np.stack(arrays, axis=1) for arrays in list(zip(*kept, strict=True))[:2])
+        return self._logits(x)[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
+
+    def _logits(self, x: np.ndarray) -> np.ndarray:
+        """The logits, from the output of the last layer."""
+        return projected(self.dense, x if self.norm is None else self.norm(x))
+
+
 LAYERS = {"SinusoidalPositions": SinusoidalPositions, "LearnedPositions": LearnedPositions}
 
 
@@ -602,3 +1056,8 @@ def without_padding(steps: np.ndarray, valid_lens: Lengths | None) -> np.ndarray
         return steps
     valid = positions(steps.shape[1], steps.ctx) < lengths(valid_lens, steps.ctx).astype("float64")[:, None]
     return shown(valid[..., None], steps)
+
+
+def rows_of(state: TransformerState, rows: np.ndarray) -> TransformerState:
+    """The state of these rows of the batch, in this order."""
+    return TransformerState(*(array[rows] for array in state))

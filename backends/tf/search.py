@@ -19,7 +19,7 @@ def greedy_search(
     step: Step, state: Any, memory: Memory, *, bos: int, eos: int, max_steps: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Feed back the most probable token, up to an end token: (tokens, lengths, weights), as a decoder's greedy."""
-    batch, keys, dtype = size(memory.values, 0), size(memory.values, 1), memory.values.dtype
+    batch, keys, dtype = size(memory.values, 0), size(memory.values, -2), memory.values.dtype
     # Every step is filled as if it came after the end. An empty TensorArray cannot be stacked: one row at least.
     rows = max(max_steps, 1)
     tokens = tf.TensorArray(tf.int32, size=rows).unstack(tf.fill((rows, batch), int(eos)))
@@ -72,7 +72,7 @@ def beam_search(
 
     reordered takes the state of some rows of the batch, in their order.
     """
-    batch, keys = size(memory.values, 0), size(memory.values, 1)
+    batch, keys = size(memory.values, 0), size(memory.values, -2)
     # Hypothesis w of sequence b is row b · width + w: each step is one step of the decoder.
     state, first = reordered(state, tf.repeat(tf.range(batch), width)), tf.range(batch)[:, None] * width
     if memory.mask is not None:  # which may be the same for all sequences

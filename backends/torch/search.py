@@ -18,7 +18,7 @@ def greedy_search(
     step: Step, state: Any, memory: Memory, *, bos: int, eos: int, max_steps: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Feed back the most probable token, up to an end token: (tokens, lengths, weights), as a decoder's greedy."""
-    batch, keys, _ = memory.values.shape
+    batch, keys = memory.values.shape[0], memory.values.shape[-2]
     tokens = torch.full((batch, max_steps), eos, dtype=torch.int32, device=memory.values.device)
     weights = memory.values.new_zeros(batch, max_steps, keys)
     token = tokens.new_full((batch,), bos)
@@ -54,7 +54,8 @@ def beam_search(
 
     reordered takes the state of some rows of the batch, in their order.
     """
-    (batch, keys, _), device, dtype = memory.values.shape, memory.values.device, memory.values.dtype
+    batch, keys = memory.values.shape[0], memory.values.shape[-2]
+    device, dtype = memory.values.device, memory.values.dtype
     # Hypothesis w of sequence b is row b · width + w: each step is one step of the decoder.
     sequences = torch.arange(batch, device=device)
     rows = sequences.repeat_interleave(width)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from attention_core.operators.transformer import (
+    TRANSFORMER_DECODER,
     TRANSFORMER_DECODER_LAYER,
     TRANSFORMER_ENCODER,
     TRANSFORMER_ENCODER_LAYER,
@@ -16,15 +17,35 @@ from attention_core.operators.transformer import (
 from attention_core.specification import Part
 from backends.torch.arrays import Lengths, lengths
 from backends.torch.feed_forward import FeedForward
-from backends.torch.masking import distances
+from backends.torch.masking import _attention_mask, distances
+from backends.torch.memory import Memory
 from backends.torch.module import Specified, check_ids
 from backends.torch.multi_head import MultiHeadAttention
 from backends.torch.normalization import norm_layer
 from backends.torch.positions import LearnedPositions, SinusoidalPositions
+from backends.torch.search import beam_search, greedy_search
 
-__all__ = ["TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder"]
+__all__ = [
+    "TransformerState",
+    "TransformerEncoderLayer",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerDecoder",
+]
 
 Sublayer = Callable[[torch.Tensor], torch.Tensor]
+
+
+class TransformerState(NamedTuple):
+    """The state of a TransformerDecoder between two steps; `start` makes it, `step` takes and returns it.
+
+    Shapes: keys (batch, num_layers, key_heads, max_steps, memory_features), values (batch, num_layers, key_heads,
+    max_steps, head_size), position (batch,), int32.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    position: torch.Tensor
 
 
 class TransformerLayer(Specified):
@@ -373,6 +394,32 @@ class TransformerDecoderLayer(TransformerLayer):
         x = self._added(3, x, lambda x: self.feed_forward(x, dropout_mask=hidden_dropout_mask), dropout_mask)
         return x, weights, self_weights
 
+    def _step(
+        self, x: torch.Tensor, past: Memory, position: torch.Tensor, memory: Memory
+    ) -> tuple[torch.Tensor, Memory, torch.Tensor | Any]:
+        """One step, behind those of the past: its output, the past with it, and the weights of cross-attention."""
+        places = torch.arange(past.keys.shape[-2], device=x.device)
+        now, seen = places == position[:, None], places <= position[:, None]
+        weights = None
+
+        def attended(x: torch.Tensor) -> torch.Tensor:
+            nonlocal past
+            new = self.self_attention._prepare(x, x, None, None)
+            keys, values = (
+                torch.where(now[:, None, :, None], one, other) for one, other in zip(new[:2], past[:2], strict=True)
+            )
+            past = Memory(keys, values, seen[:, None, None])
+            return self.self_attention._attend(x, past, need_weights=False)[0]
+
+        def crossed(x: torch.Tensor) -> torch.Tensor:
+            nonlocal weights
+            context, weights = self.cross_attention._attend(x, memory)
+            return context
+
+        x = self._added(1, x, attended, None)
+        x = self._added(2, x, crossed, None)
+        return self._added(3, x, self.feed_forward, None), past, weights
+
 
 class TransformerEncoder(Specified):
     """Embed tokens and run layers of self-attention over them.
@@ -549,6 +596,399 @@ class TransformerEncoder(Specified):
         return x, torch.stack(weights) if need_weights else None
 
 
+class TransformerDecoder(Specified):
+    """Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.
+
+    logits = dense.W x + dense.b
+    x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+    step t attends to the steps up to t, and to the encoder's outputs
+
+    Args:
+        vocab_size: number of token ids
+        features: features of a step
+        num_heads: number of heads
+        hidden_size: hidden features of the feed-forward network
+        num_layers (default 1): number of layers
+        memory_size (default None): features of the encoder's outputs; features if None
+        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        num_positions (default None): positions that have a vector, for positions='learned' only
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'gaussian'
+        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
+        rms (default False): whether RMSNorm takes the place of LayerNorm
+        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
+            'gelu_tanh', 'silu'
+        gated (default False): whether a second projection multiplies the hidden features
+        bias (default True): whether projections, networks and LayerNorm have biases
+        epsilon (default 1e-05): number added to the mean square under the root
+        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        dtype: floating type of the parameters
+        device: where to allocate
+    Parameters:
+        embedding: (vocab_size, features), one row for each token id
+        dense.W: (vocab_size, features), weights of the logits
+        dense.b: (vocab_size,), biases of the logits
+        positions.*: the LearnedPositions, if positions='learned'
+        layers.{layer}.*: the layers
+        norm.*: the last LayerNorm or RMSNorm, if norm='pre'
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
+    Example:
+        layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size)
+        logits, weights = layer(tokens, encoder_outputs)
+    """
+
+    specification = TRANSFORMER_DECODER
+
+    def __init__(
+        self,
+        vocab_size: int,
+        features: int,
+        num_heads: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        memory_size: int | None = None,
+        positions: str = "sinusoidal",
+        num_positions: int | None = None,
+        num_key_heads: int | None = None,
+        score: str = "scaled_dot",
+        norm: str = "post",
+        rms: bool = False,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        epsilon: float = 1e-5,
+        dropout: float = 0.0,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            features=features,
+            num_heads=num_heads,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            memory_size=memory_size,
+            positions=positions,
+            num_positions=num_positions,
+            num_key_heads=num_key_heads,
+            score=score,
+            norm=norm,
+            rms=rms,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            epsilon=epsilon,
+            dropout=dropout,
+        )
+        placed: dict[str, Any] = {"dtype": dtype, "device": device}
+        parts = self.specification.inside(self.sizes)
+        self.embedding = nn.Embedding(vocab_size, features, **placed)
+        self.positions = positions_layer(parts.get("positions"), **placed)
+        self.layers = nn.ModuleList(
+            TransformerDecoderLayer(**parts[f"layers.{number}"].config, **placed) for number in range(num_layers)
+        )
+        self.norm = norm_layer(parts["norm"], **placed) if norm == "pre" else None
+        self.dense = nn.Linear(features, vocab_size, **placed)
+        self.dropout = nn.Dropout(dropout)
+
+    def prepare(
+        self, encoder_outputs: torch.Tensor, valid_lens: Lengths | None = None, mask: torch.Tensor | None = None
+    ) -> Memory:
+        """Project the encoder's outputs for every layer and zero the hidden ones, once for all steps.
+
+        memory = cross_attention.prepare(encoder_outputs, encoder_outputs) of each layer
+
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combined with valid_lens by logical and
+        Returns:
+            memory: a `Memory`, which `attend` and `step` take
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+        """
+        self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
+        return self._prepare(encoder_outputs, valid_lens, mask)
+
+    def start(self, memory: Memory, *, max_steps: int) -> TransformerState:
+        """Return the decoder's state before its first step, with room for max_steps.
+
+        state = (0, 0, 0)
+
+        Args:
+            memory: as `prepare` returns it
+            max_steps: maximum number of tokens to decode
+        Returns:
+            state: what the next `step` takes
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: a step beyond the last position
+        """
+        self._check("start", memory=memory, max_steps=max_steps)
+        return self._start(memory, max_steps)
+
+    def step(
+        self, tokens: torch.Tensor, state: TransformerState, memory: Memory
+    ) -> tuple[torch.Tensor, TransformerState, torch.Tensor]:
+        """Decode one token.
+
+        logits = dense.W x + dense.b
+        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        step t attends to the steps up to t, and to the encoder's outputs
+
+        The keys and values of earlier steps are those of the state: nothing is computed twice. The mask of the memory
+        has one row, that of this step. Sequences may be at different positions; a step behind the last place of the
+        state is not kept.
+
+        Args:
+            tokens: integers (batch,); token ids
+            state: as `start` returns it
+            memory: as `prepare` returns it
+        Returns:
+            logits: (batch, vocab_size); scores of the next token (natural logarithm)
+            state: what the next `step` takes
+            weights: (batch, keys); probabilities over the keys, mean over the last layer's heads
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            TokenError: a token id is outside the vocabulary
+        """
+        self._check("step", tokens=tokens, state=state, memory=memory)
+        check_ids("TransformerDecoder", "tokens", tokens, self.sizes["vocab_size"])
+        return self._step(tokens, state, memory)
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        encoder_outputs: torch.Tensor,
+        valid_lens: Lengths | None = None,
+        mask: torch.Tensor | None = None,
+        *,
+        per_head: bool = False,
+        need_weights: bool = True,
+        bias: torch.Tensor | None = None,
+        embedding_dropout_mask: torch.Tensor | None = None,
+        self_dropout_mask: torch.Tensor | None = None,
+        attention_dropout_mask: torch.Tensor | None = None,
+        hidden_dropout_mask: torch.Tensor | None = None,
+        dropout_mask: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+        """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
+
+        logits = dense.W x + dense.b
+        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        step t attends to the steps up to t, and to the encoder's outputs
+
+        Args:
+            tokens: integers (batch, steps); token ids
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
+                to a key; combined with valid_lens by logical and
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
+                of self-attention; -inf hides a step from another
+            embedding_dropout_mask (default None): (batch, steps, features); factor of the embedded tokens with their
+                positions: 0 or 1/(1 - rate)
+            self_dropout_mask (default None): (num_layers, batch, heads, steps, steps); factor of each weight of self-
+                attention: 0 or 1/(1 - rate)
+            attention_dropout_mask (default None): (num_layers, batch, heads, steps, keys); factor of each weight of
+                cross-attention: 0 or 1/(1 - rate)
+            hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden feature:
+                0 or 1/(1 - rate)
+            dropout_mask (default None): (num_layers, sublayers, batch, steps, features); factor of what each sublayer
+                adds, in order: 0 or 1/(1 - rate)
+        Returns:
+            logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
+            weights: ([num_layers], batch, [heads], steps, keys); probabilities over the keys: the mean over the last
+                layer's heads, or all with per_head; None without need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
+            ShapeError: a step beyond the last position
+            OptionError: per_head where no weights are returned
+        Example:
+            layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size)
+            logits, weights = layer(tokens, encoder_outputs, valid_lens)
+        """
+        masks = {
+            "self_dropout_mask": self_dropout_mask,
+            "attention_dropout_mask": attention_dropout_mask,
+            "hidden_dropout_mask": hidden_dropout_mask,
+            "dropout_mask": dropout_mask,
+        }
+        self._check(
+            "call",
+            tokens=tokens,
+            encoder_outputs=encoder_outputs,
+            valid_lens=valid_lens,
+            mask=mask,
+            per_head=per_head,
+            need_weights=need_weights,
+            bias=bias,
+            embedding_dropout_mask=embedding_dropout_mask,
+            **masks,
+        )
+        check_ids("TransformerDecoder", "tokens", tokens, self.sizes["vocab_size"])
+        x = self.sizes["features"] ** 0.5 * self.embedding(tokens.long())
+        x = x if self.positions is None else self.positions(x)
+        x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
+        weights = []
+        for number, layer in enumerate(self.layers):
+            factors = {name: None if array is None else array[number] for name, array in masks.items()}
+            factors |= {"need_weights": need_weights, "bias": bias}
+            x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
+            weights.append(of_heads)
+        if not need_weights:
+            return self._logits(x), None
+        return self._logits(x), torch.stack(weights) if per_head else weights[-1].mean(dim=1)
+
+    @torch.no_grad()
+    def greedy(
+        self,
+        encoder_outputs: torch.Tensor,
+        valid_lens: Lengths | None = None,
+        mask: torch.Tensor | None = None,
+        *,
+        bos: int,
+        eos: int,
+        max_steps: int,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Decode by feeding back the most probable token until the end token.
+
+        token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
+
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combined with valid_lens by logical and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids, padded with eos
+            lengths: integers (batch,); number of tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: a step beyond the last position
+            TokenError: a first or last token outside the vocabulary
+        """
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask, **options)
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        return greedy_search(self._step, self._start(memory, max_steps), memory, **options)
+
+    @torch.no_grad()
+    def beam(
+        self,
+        encoder_outputs: torch.Tensor,
+        valid_lens: Lengths | None = None,
+        mask: torch.Tensor | None = None,
+        *,
+        bos: int,
+        eos: int,
+        max_steps: int,
+        width: int,
+        num_best: int = 1,
+        length_penalty: float = 0.0,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Decode by keeping the best hypotheses at every step (beam search).
+
+        score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos
+        keep the width best continuations; a finished hypothesis continues unchanged
+
+        Args:
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
+                a key; combined with valid_lens by logical and
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): exponent α; 0 ranks by log probability
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
+            lengths: integers (batch, num_best); number of tokens before eos
+            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
+            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: a step beyond the last position
+            TokenError: a first or last token outside the vocabulary
+            OptionError: num_best above width, or width above vocab_size
+        """
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask, **options)
+        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        state = self._start(memory, max_steps)
+        return beam_search(self._step, rows_of, state, memory, vocab_size=self.sizes["vocab_size"], **options)
+
+    def _prepare(self, encoder_outputs: torch.Tensor, valid_lens: Lengths | None, mask: torch.Tensor | None) -> Memory:
+        layers = [
+            layer.cross_attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask) for layer in self.layers
+        ]
+        keys, values = (torch.stack(arrays, dim=1) for arrays in list(zip(*layers, strict=True))[:2])
+        return Memory(keys, values, _attention_mask(keys.shape[-2], valid_lens, mask, keys.device))
+
+    def _start(self, memory: Memory, max_steps: int) -> TransformerState:
+        """Zeros, with room for the steps."""
+        keys, values = (
+            array.new_zeros(*array.shape[:3], max_steps, array.shape[-1]) for array in (memory.keys, memory.values)
+        )
+        return TransformerState(keys, values, torch.zeros(len(keys), dtype=torch.int32, device=keys.device))
+
+    def _step(
+        self, tokens: torch.Tensor, state: TransformerState, memory: Memory
+    ) -> tuple[torch.Tensor, TransformerState, torch.Tensor]:
+        room, features = state.keys.shape[-2], self.sizes["features"]
+        x = features**0.5 * self.embedding(tokens.long())
+        if self.positions is not None:
+            table = self.positions(x.new_zeros(1, max(room, 1), features))[0]
+            x = x + table[state.position.clamp(max=max(room - 1, 0))]
+        x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
+        for number, layer in enumerate(self.layers):
+            past = Memory(state.keys[:, number], state.values[:, number], None)
+            prepared = Memory(memory.keys[:, number], memory.values[:, number], mask)
+            x, after, weights = layer._step(x, past, state.position, prepared)
+            kept.append(after)
+        keys, values = (torch.stack(arrays, dim=1) for arrays in list(zip(*kept, strict=True))[:2])
+        return self._logits(x)[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        """The logits, from the output of the last layer."""
+        return self.dense(x if self.norm is None else self.norm(x))
+
+
 LAYERS = {"SinusoidalPositions": SinusoidalPositions, "LearnedPositions": LearnedPositions}
 
 
@@ -565,3 +1005,8 @@ def without_padding(steps: torch.Tensor, valid_lens: Lengths | None) -> torch.Te
         return steps
     padding = torch.arange(steps.shape[1], device=steps.device) >= lengths(valid_lens, steps.device)[:, None]
     return steps.masked_fill(padding[..., None], 0.0)
+
+
+def rows_of(state: TransformerState, rows: torch.Tensor) -> TransformerState:
+    """The state of these rows of the batch, in this order."""
+    return TransformerState(*(array[rows] for array in state))

@@ -17,7 +17,8 @@ Function = Callable[..., tuple[Any, ...]]
 def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -> Function:
     """Return the call as a function (layer, **arrays) -> tuple of outputs; layer is None if the operator is a function.
 
-    A method that reads a memory gets it from `prepare`, and a decoder's step its state from `start`. With the method
+    A method that reads a memory gets it from `prepare`, and a decoder's step its state from `start`, and from the steps
+    of the tokens before it, if there are any. With the method
     `extend`, the memory is extended by the arrays named steps.*, and then attended to. Arrays named losses.* become a
     function of a head mask. An optimiser runs in the package's `training.descend`.
     """
@@ -35,19 +36,34 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
     if not any(tensor.name.startswith("memory.") for tensor in tensors):
         return lambda layer, **arrays: needed(getattr(layer, method)(**arrays, **options))
     prepared = {tensor.name for tensor in specification.method("prepare").inputs}
-    started = method == "step" and any(other.name == f"{operator}.start" for other in specification.methods)
+    start = first_of(specification, method)
+    of_start = {} if start is None else {option.name: options[option.name] for option in start.options}
+    of_call = {name: value for name, value in options.items() if name not in of_start}
 
     def prepare_first(layer: Any, **arrays: Any) -> tuple[Any, ...]:
         memory = layer.prepare(**{name: array for name, array in arrays.items() if name in prepared})
         rest = {name: array for name, array in arrays.items() if name not in prepared}
-        if started:
-            rest["state"] = layer.start(memory, rest.get("state"))
+        if start is not None:
+            given = [rest.pop("state", None)] if any(tensor.name == "state" for tensor in start.inputs) else []
+            rest["state"] = layer.start(memory, *given, **of_start)
+            earlier = rest.pop(EARLIER, None)
+            for step in range(0 if earlier is None else earlier.shape[1]):
+                _, rest["state"], _ = layer.step(earlier[:, step], rest["state"], memory)
         if method == "extend":
             steps = {name: rest.pop(name) for name in (*rest,) if name.startswith(STEPS)}
             memory = layer.extend(memory, **{name.removeprefix(STEPS): array for name, array in steps.items()})
-        return needed(getattr(layer, read_by(method))(**rest, memory=memory, **options))
+        return needed(getattr(layer, read_by(method))(**rest, memory=memory, **of_call))
 
     return prepare_first
+
+
+EARLIER = "earlier.tokens"
+"""The tokens that a decoder's step comes after, (batch, steps), from the start."""
+
+
+def first_of(layer: Layer, method: str) -> Operator | None:
+    """The method that makes the state of a decoder's first step, for a case of a step."""
+    return next((other for other in layer.methods if method == "step" and other.name == f"{layer.name}.start"), None)
 
 
 STEPS = "steps."

@@ -15,7 +15,7 @@ from attention_core.errors import dtype_name
 from attention_core.operators import find
 from attention_core.specification import FLOATING, Layer, Operator, Tensor
 from parity_tests.cases.call import bind, output_names
-from parity_tests.cases.drawn import Drawn
+from parity_tests.cases.drawn import Drawn, center_of
 
 Arrays = dict[str, np.ndarray]
 Sizes = Mapping[str, int]
@@ -115,6 +115,8 @@ SEEDS = {
     "FixedContextDecoder-greedy": 5,
     "FixedContextDecoder-beam": 10,
     "FixedContextDecoder-beam_penalty": 10,
+    "TransformerDecoder-greedy": 4,
+    "TransformerDecoder-beam": 7,
     "Translator-greedy": 9,
     "Translator-beam": 5,
     "Translator-beam_penalty": 2,
@@ -197,10 +199,10 @@ def layer_case(
 
 
 def drawn_parameters(layer: Layer, config: Mapping[str, Any]) -> Arrays:
-    """Draw every canonical array of a layer from -1/√n to 1/√n, with n from the specification."""
+    """Draw every canonical array of a layer from -1/√n to 1/√n, with n from the specification; gains around 1."""
     sizes = layer.sizes(config)
     fans = layer.fans(sizes)
     return {
-        name: draws.uniform(f"{layer.name}/{name}", shape, fans[name] ** -0.5, SEED)
+        name: center_of(name) + draws.uniform(f"{layer.name}/{name}", shape, fans[name] ** -0.5, SEED)
         for name, shape in layer.shapes(sizes).items()
     }

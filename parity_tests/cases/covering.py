@@ -121,6 +121,7 @@ CANCELLING = ("KernelAttention", "LocalAttention")
 PARALLEL = ("CosineAttention",)
 """Layers whose gradients are small differences where one entry of a vector is far larger than the others: all are then
 nearly parallel to an axis."""
+TRANSFORMERS = ("TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder", "TransformerDecoder")
 KIN: Mapping[str, str] = {
     "GRU": "recurrent layers",
     "LSTM": "recurrent layers",
@@ -129,7 +130,7 @@ KIN: Mapping[str, str] = {
     "BahdanauDecoder": "decoders",
     "LuongDecoder": "decoders",
     "FixedContextDecoder": "decoders",
-    **dict.fromkeys(("TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder"), "transformers"),
+    **dict.fromkeys(TRANSFORMERS, "transformers"),
 }
 """Layers that differ only in a cell or a score: one of them covers each setting."""
 FULL_ALONE = ("KernelAttention", "HardAttention", "NadarayaWatson")
@@ -290,9 +291,7 @@ UNSIZED: Mapping[str, tuple[str, ...]] = {
     "LuongDecoder": ("num_positions", "attention_size", "window", "memory_size"),
     "FixedContextDecoder": ("memory_size",),
     "Translator": ("num_positions",),
-    **dict.fromkeys(
-        ("TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder"), ("heads", "num_positions")
-    ),
+    **dict.fromkeys(TRANSFORMERS, ("heads", "num_positions")),
     "Bridge": ("memory_size", "output_size"),
 }
 """Sizes that have their defaults, or come from VARIANTS."""

@@ -72,6 +72,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "FeedForward": ({}, {"activation": "gelu"}, {"activation": "silu", "gated": True}, {"activation": "gelu_tanh"}),
     "TransformerEncoderLayer": ({}, PRE, LLAMA, {"causal": True}),
     "TransformerDecoderLayer": ({}, PRE, LLAMA),
+    "TransformerDecoder": (PRE, LLAMA, {"positions": "none"}),
     "TransformerEncoder": (PRE, LLAMA, {"positions": "none"}, {"causal": True}),
     "Translator": ({}, {"cell": "lstm"}, {"decoder": "luong"}, {"bidirectional": True, "bridge": "sum"}),
 }

@@ -27,7 +27,19 @@ from parity_tests.cases.covering import (
     sharing,
 )
 from parity_tests.cases.design import Picks
-from parity_tests.cases.drawn import COUNTS, INFINITE, LENGTHS, MOST, NAMES, OF_ROWS, WHOLE, Drawn, is_size, methods_of
+from parity_tests.cases.drawn import (
+    COUNTS,
+    INFINITE,
+    LENGTHS,
+    MOST,
+    NAMES,
+    OF_ROWS,
+    WHOLE,
+    Drawn,
+    is_size,
+    methods_of,
+    options_of,
+)
 from parity_tests.cases.layouts import LAYOUTS
 
 FAMILY = 32
@@ -201,9 +213,9 @@ def drawn_options(call: Call, sizes: Mapping[str, int], pick: Pick) -> dict[str,
         "size": WIDTHS,
         "positive": POSITIVE,
     }
-    called = call.called
-    stated = {COUNTS.get(option.name, option.name) for option in called.options} & {*call.axes}
-    drawn = [option for option in called.options if COUNTS.get(option.name, option.name) not in {*stated, "dtype"}]
+    offered = options_of(call.entry, call.method)
+    stated = {COUNTS.get(option.name, option.name) for option in offered} & {*call.axes}
+    drawn = [option for option in offered if COUNTS.get(option.name, option.name) not in {*stated, "dtype"}]
     fixed = [option for option in call.entry.options if not is_size(option)] if isinstance(call.entry, Layer) else []
     return {
         option.name: sizes[option.name]

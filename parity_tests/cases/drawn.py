@@ -14,7 +14,7 @@ import numpy as np
 from attention_core import draws, reference
 from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.specification import Layer, Operator, Option, Tensor
-from parity_tests.cases.call import STEPS, read_by
+from parity_tests.cases.call import STEPS, first_of, read_by
 
 Arrays = dict[str, np.ndarray]
 
@@ -48,7 +48,10 @@ LEAST: Mapping[str, Mapping[str, int]] = {
     **{name: {"features": 2} for name in ("cosine_score", "CosineAttention")},
     **{
         name: {"features": 3}
-        for name in ("LayerNorm", "TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder")
+        for name in (
+            *("LayerNorm", "TransformerEncoderLayer", "TransformerDecoderLayer"),
+            *("TransformerEncoder", "TransformerDecoder"),
+        )
     },
 }
 """Sizes below which an operator is degenerate, and its gradients only rounding: in one dimension a cosine is 1 or -1,
@@ -177,7 +180,7 @@ class Drawn:
             "name": self.name,
             "shows": "Found by fuzzing.",
             "inputs": inputs | self._second(inputs),
-            "options": self._options(called, sizes),
+            "options": self._options(sizes),
             "method": self.method,
             "config": config,
             "parameters": self._parameters(entry, sizes) if isinstance(entry, Layer) else {},
@@ -213,18 +216,19 @@ class Drawn:
                 config[option.name] = self.options[option.name]
         return config
 
-    def _options(self, called: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
-        stated = {option.name: COUNTS.get(option.name, option.name) for option in called.options}
+    def _options(self, sizes: Mapping[str, int]) -> dict[str, Any]:
+        entry = find(self.operator)
+        stated = {option.name: COUNTS.get(option.name, option.name) for option in options_of(entry, self.method)}
         counts = {name: sizes[axis] for name, axis in stated.items() if axis in sizes}
         types = {"dtype": self.dtype} if "dtype" in stated else {}
-        names = [option.name for option in called.options if option.name in self.options]
+        names = [option.name for option in options_of(entry, self.method) if option.name in self.options]
         return {**counts, **types, **{name: self.options[name] for name in names}}
 
     def _parameters(self, layer: Layer, sizes: Mapping[str, int]) -> Arrays:
         fans = layer.fans(sizes)
         scale = self.scales.get("parameters", 1.0)
         return {
-            name: draws.uniform(name, shape, scale * fans[name] ** -0.5, self.seed)
+            name: center_of(name) + draws.uniform(name, shape, scale * fans[name] ** -0.5, self.seed)
             for name, shape in layer.shapes(sizes).items()
         }
 
@@ -335,6 +339,11 @@ def parsed(line: str) -> Drawn:
     return Drawn(**given)
 
 
+def center_of(parameter: str) -> float:
+    """The number around which a parameter is drawn: 1 for the gain of a normalization."""
+    return 1.0 if parameter.rpartition(".")[2] == "g" else 0.0
+
+
 def is_size(option: Option) -> bool:
     """Whether an option of a constructor is a size, which cases draw with those of the axes."""
     return option.type == "int" and option.domain == "size"
@@ -365,6 +374,12 @@ def inputs_of(entry: Operator | Layer, method: str) -> tuple[Tensor, ...]:
     added = entry.method(method).inputs if method == "extend" else ()
     steps = [replace(one, name=STEPS + one.name) for one in added if not one.name.startswith("memory.")]
     return (*entry.method("prepare").inputs, *steps, *rest)
+
+
+def options_of(entry: Operator | Layer, method: str) -> tuple[Option, ...]:
+    """The options of a call, and of the method that makes a step's first state."""
+    start = first_of(entry, method) if isinstance(entry, Layer) else None
+    return (*called_of(entry, method).options, *(() if start is None else start.options))
 
 
 def axes_of(entry: Operator | Layer, method: str) -> dict[str, int]:

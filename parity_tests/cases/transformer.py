@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
+from parity_tests.cases.call import EARLIER
 from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
 from parity_tests.cases.design import LLAMA, PRE
 
@@ -178,6 +179,8 @@ def decoder_layer_cases() -> Iterator[Case]:
     yield case("no_keys", "There are no keys.", {**inputs, "encoder_outputs": encoded[:, :0]}, config, EXACT)
 
 
+ONE = {"additive": {"num_layers": 1}}
+"""The depth of variants whose gradients are small differences behind a second layer."""
 ENCODER = {"vocab_size": 11, **LAYER, "num_layers": 2}
 
 
@@ -192,7 +195,7 @@ def encoder_cases() -> Iterator[Case]:
     case, tokens = partial(layer_case, name), {"tokens": drawn_tokens(name, (2, 5), 11)}
     ragged = {**tokens, "valid_lens": LENS}
     for label, shows, options, dtypes in VARIANTS:
-        yield case(label, shows, ragged, {**ENCODER, **options}, dtypes)
+        yield case(label, shows, ragged, {**ENCODER, **options, **ONE.get(label, {})}, dtypes)
     yield case("open", "Neither lengths nor mask.", tokens, ENCODER, EXACT)
     learned = {**ENCODER, "positions": "learned", "num_positions": 8}
     yield case("learned", "Positions that are learned.", ragged, learned)
@@ -213,6 +216,57 @@ def encoder_cases() -> Iterator[Case]:
         yield case(label, shows, {"tokens": drawn_tokens(name, shape, 11)}, ENCODER, EXACT)
 
 
+DECODER = {**ENCODER, "memory_size": 8}
+
+
+def decoder_cases() -> Iterator[Case]:
+    """Decoders of several layers: given tokens at once and step by step, and searches."""
+    name = "TransformerDecoder"
+    case, tokens = partial(layer_case, name), drawn_tokens(name, (2, 5), 11)
+    encoded = draws.uniform(f"{name}.encoder_outputs", (2, 4, 8), 1.0, SEED)
+    lens = np.array([4, 2], np.int32)
+    memory: Arrays = {"encoder_outputs": encoded, "valid_lens": lens}
+    given = {"tokens": tokens, **memory}
+    for label, shows, options, dtypes in VARIANTS:
+        if label != "epsilon":
+            yield case(label, shows, given, {**DECODER, **options, **ONE.get(label, {})}, dtypes)
+    yield case("open", "Neither lengths nor mask.", {"tokens": tokens, "encoder_outputs": encoded}, DECODER, EXACT)
+    learned = {"positions": "learned", "num_positions": 8}
+    yield case("learned", "Positions that are learned.", given, {**DECODER, **learned})
+    yield case("no_positions", "No positions.", given, {**DECODER, "positions": "none"}, EXACT)
+    hidden = {**given, "encoder_outputs": hidden_steps(encoded, lens)}
+    yield case("hidden", "NaN and inf in hidden keys.", hidden, DECODER)
+    seen = draws.integers(f"{name}.mask", (2, 5, 4), 3, SEED) > 0
+    seen[1, 2] = False
+    masked = {**given, "mask": seen, "bias": drawn_bias(name, 5)}
+    shows = "A mask, a step that sees no key, a bias of self-attention, and the weights of every layer and head."
+    yield case("masked", shows, masked, {**DECODER, **PRE}, options={"per_head": True})
+    masks = dropping(
+        name,
+        embedding_dropout_mask=(2, 5, 6),
+        self_dropout_mask=(2, 2, 3, 5, 5),
+        attention_dropout_mask=(2, 2, 3, 5, 4),
+        hidden_dropout_mask=(2, 2, 5, 7),
+        dropout_mask=(2, 3, 2, 5, 6),
+    )
+    yield case("dropout", "Dropout everywhere.", {**given, **masks}, {**DECODER, **PRE}, EXACT)
+    yield case("logits", "The logits alone.", given, DECODER, options={"need_weights": False})
+    for label, options in (("plain", {}), ("llama", LLAMA), ("learned", learned)):
+        step = {"tokens": tokens[:, 3], EARLIER: tokens[:, :3], **memory}
+        shows = f"The fourth step, with the state of those before it: {label}."
+        config, room = {**DECODER, **options}, {"max_steps": 6}
+        yield case(f"step_{label}", shows, step, config, method="step", options=room)
+    groups = {**DECODER, "num_heads": 6, "num_key_heads": 2, **PRE}
+    shows = "A step at the last place of the state, with a mask."
+    step = {"tokens": tokens[:, 2], EARLIER: tokens[:, :2], **memory, "mask": seen[:, :1]}
+    yield case("step_last", shows, step, groups, EXACT, method="step", options={"max_steps": 3})
+    yield case("start", "An empty state.", memory, DECODER, EXACT, method="start", options={"max_steps": 5})
+    for label, shape in (("no_steps", (2, 0)), ("no_batch", (0, 5))):
+        shows = "There are no steps." if label == "no_steps" else "There are no sequences."
+        few = {"tokens": drawn_tokens(name, shape, 11), "encoder_outputs": encoded[: shape[0]]}
+        yield case(label, shows, few, DECODER, EXACT)
+
+
 def cases() -> Iterator[Case]:
     """Every case of a Transformer and its parts."""
     yield from normalization_cases()
@@ -220,3 +274,4 @@ def cases() -> Iterator[Case]:
     yield from encoder_layer_cases()
     yield from decoder_layer_cases()
     yield from encoder_cases()
+    yield from decoder_cases()

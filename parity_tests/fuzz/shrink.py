@@ -13,7 +13,7 @@ from hypothesis.database import InMemoryExampleDatabase
 
 from attention_core.operators import find
 from parity_tests.cases.covering import Call, equal_sizes, is_forward
-from parity_tests.cases.drawn import Drawn
+from parity_tests.cases.drawn import Drawn, options_of
 
 MOST_SHRINKS = 400
 
@@ -71,7 +71,7 @@ def simpler_cases(draw: st.DrawFn, drawn: Drawn) -> Drawn:
         return tuple(name for name in names if pick(False, True))
 
     call = Call(find(drawn.operator), drawn.method)
-    needed = {option.name for option in call.called.options if option.default is None}
+    needed = {option.name for option in options_of(call.entry, call.method) if option.default is None}
     options = {
         name: pick(0, value) if name in needed else value
         for name, value in drawn.options.items()

@@ -209,3 +209,51 @@ def positions_scaled(layer: Any, tokens: Any, dropout_mask: Any) -> Any:
 def no_last_norm(x: Any) -> Any:
     """The last normalization of norm='pre' is missing."""
     return x
+
+
+# ------------------------------------------------------------------------------------------------ decoding by steps
+
+STEPS = "TransformerDecoder-{open,step_plain,step_learned,start}"
+
+
+def _stepping(case: Case, inputs: Arrays) -> bool:
+    return case.method == "step"
+
+
+def _added_positions(case: Case, inputs: Arrays) -> bool:
+    return _stepping(case, inputs) and case.config.get("positions") != "none"
+
+
+@mutant(STEPS, of="transformer.TransformerDecoder._positions", touches=where_all(_added_positions))
+def each_step_is_the_first(original: Any, state: Any) -> Any:
+    """A step that is decoded from a cache has the position of the first."""
+    return original(state=state._replace(position=np.zeros_like(state.position)))
+
+
+@mutant(STEPS, of="transformer.TransformerDecoder._positions", touches=where_all(_added_positions))
+def positions_from_one(original: Any, state: Any) -> Any:
+    """Positions of single steps count from 1, those of whole sequences from 0."""
+    return original(state=state._replace(position=state.position + 1))
+
+
+@mutant(STEPS, of="transformer.TransformerDecoderLayer._step", touches=where_all(_stepping))
+def cache_without_the_last_step(original: Any, position: Any) -> Any:
+    """A step writes over the keys and values of the one before it."""
+    return original(position=np.maximum(position - 1, 0))
+
+
+@mutant(STEPS, of="transformer.TransformerDecoderLayer._step", touches=where_all(_stepping))
+def cache_forgotten(original: Any, past: Any) -> Any:
+    """A step attends to zeros in place of the earlier steps."""
+    return original(past=past._replace(keys=0.0 * past.keys, values=0.0 * past.values))
+
+
+@mutant(
+    "TransformerDecoder-{open,masked,no_steps}",
+    of="transformer.TransformerDecoder.__call__",
+    touches=where_all(lambda case, inputs: bool(case.options.get("per_head"))),
+)
+def weights_of_layers_reversed(original: Any, per_head: Any) -> Any:
+    """The weights of the last layer come first."""
+    logits, weights = original()
+    return logits, np.flip(weights, axis=-5) if per_head else weights

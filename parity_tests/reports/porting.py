@@ -357,6 +357,16 @@ PORTING: dict[str, Porting] = {
             "norm='pre' has one.",
         ),
     ),
+    "TransformerDecoder": Porting(
+        ("Transformer decoder", "seq2seq Transformer"),
+        (
+            "The state has room for max_steps from the start, as compilers need it: one that grows by each step is "
+            "compiled anew.",
+            "The position of a step is its own, per sequence: a cache that counts steps for the whole batch is wrong "
+            "where sequences begin apart.",
+            "Fairseq scales embeddings and shares them with the logits; here both are parameters.",
+        ),
+    ),
     "Translator": Porting(
         ("sequence-to-sequence model", "Seq2Seq", "encoder-decoder", "d2l EncoderDecoder"),
         (
