@@ -31,7 +31,7 @@ def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | N
     if mask is None and keys.ndim == 4:
         allowed = allowed[:, None]
     seen = allowed.any(axis=-2)
-    if keys.ndim >= 4 and allowed.ndim == 4 and allowed.shape[1] > keys.shape[-3]:  # heads in groups
+    if keys.ndim >= 4 and allowed.ndim == 4 and allowed.shape[1] > max(keys.shape[-3], 1):  # heads in groups
         groups = keys.shape[-3], seen.shape[1] // keys.shape[-3]
         seen = seen.reshape(seen.shape[0], *groups, seen.shape[-1]).any(axis=2)
     seen = np.expand_dims(seen, -1)

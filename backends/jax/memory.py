@@ -28,7 +28,7 @@ def zero_masked(keys: jax.Array, values: jax.Array, valid_lens: Lengths | None, 
     if allowed is None:
         return Memory(keys, values, None)
     seen = jnp.any(allowed, axis=-2)
-    if keys.ndim == 4 and seen.shape[1] > keys.shape[1]:  # heads in groups
+    if keys.ndim == 4 and seen.shape[1] > max(keys.shape[1], 1):  # heads in groups
         seen = jnp.any(seen.reshape(len(seen), keys.shape[1], seen.shape[1] // keys.shape[1], seen.shape[-1]), axis=2)
     seen = seen[..., None]
     return Memory(jnp.where(seen, keys, 0.0), jnp.where(seen, values, 0.0), allowed)

@@ -30,7 +30,7 @@ def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None
     if allowed.ndim < keys.ndim:
         allowed = allowed[:, None]
     seen = np.any(allowed, axis=-2)
-    if keys.ndim == 4 and seen.shape[1] > keys.shape[1]:  # heads in groups
+    if keys.ndim == 4 and seen.shape[1] > max(keys.shape[1], 1):  # heads in groups
         seen = np.any(seen.reshape(len(seen), keys.shape[1], seen.shape[1] // keys.shape[1], seen.shape[-1]), axis=2)
     seen = np.expand_dims(seen, -1)
     visible = shown(seen, keys)

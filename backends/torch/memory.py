@@ -35,7 +35,7 @@ def zero_masked(
     if allowed.ndim < keys.ndim:
         allowed = allowed[:, None]
     seen = allowed.any(dim=-2)
-    if keys.ndim == 4 and seen.shape[1] > keys.shape[1]:  # heads in groups
+    if keys.ndim == 4 and seen.shape[1] > max(keys.shape[1], 1):  # heads in groups
         seen = seen.unflatten(1, (keys.shape[1], seen.shape[1] // keys.shape[1])).any(dim=2)
     hidden = ~seen.unsqueeze(-1)
     return Memory(keys.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0), allowed)

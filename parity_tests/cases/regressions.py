@@ -5,6 +5,8 @@ from __future__ import annotations
 from parity_tests.cases.drawn import Drawn
 
 FOUND: tuple[Drawn, ...] = (
+    # The reference, PyTorch, JAX and MXNet divided by the number of key heads where there are none.
+    Drawn("DotProductAttention", method="attend", sizes={"heads": 0, "key_heads": 0}, given=("valid_lens",)),
     # JAX's beam search raised where there are no sequences.
     Drawn(
         "BahdanauDecoder",
