@@ -77,6 +77,25 @@ def position_for_each_step(title: str, given: Mapping[str, Any], axes: Mapping[s
         )
 
 
+def distances_for_buckets(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse too few buckets, or a max_distance that has a bucket of its own.
+
+    Raises: OptionError.
+    """
+    num_buckets, max_distance = given.get("num_buckets", axes.get("num_buckets")), given["max_distance"]
+    shares = 4 if given["bidirectional"] else 2
+    if num_buckets < shares:
+        raise OptionError(
+            f"{title}: num_buckets is {num_buckets}, expected at least {shares}: with bidirectional="
+            f"{given['bidirectional']}, one in {shares} has a single distance."
+        )
+    if max_distance <= num_buckets // shares:
+        raise OptionError(
+            f"{title}: max_distance is {max_distance}, expected more than {num_buckets // shares}: with {num_buckets} "
+            "buckets, all shorter distances have one each."
+        )
+
+
 def offset_of_window(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
     """Refuse an offset that would be ignored.
 

@@ -30,12 +30,12 @@ IDS = {
     "offset": "keys",
     "steps.position": "keys",
 }
-"""The axis over which the indices in an integer array range, by the array's name."""
+"""The axis over which the indices in an integer array range, by the array's name; steps if a call has no such axis."""
 
 OF_ROWS = {"valid_lens", "offset", "steps.valid_lens", "steps.position"}
 """The optional arrays that may have one more axis: lengths for each query, and numbers for each sequence."""
 
-COUNTS = {"num_keys": "keys", "num_queries": "queries"}
+COUNTS = {"num_keys": "keys", "num_queries": "queries", "num_heads": "heads"}
 """The axis whose size an option is, where the two have different names."""
 
 MOST = {"keys": "positions", "steps": "num_positions"}
@@ -53,8 +53,9 @@ LEAST: Mapping[str, Mapping[str, int]] = {
             *("TransformerEncoder", "TransformerDecoder"),
         )
     },
+    "relative_bias": {"num_buckets": 4},
 }
-"""Sizes below which an operator is degenerate, and its gradients only rounding: in one dimension a cosine is 1 or -1,
+"""Sizes below which an operator refuses, or is degenerate, and its gradients only rounding: in one dimension a cosine is 1 or -1,
 and so are two normalized features.
 """
 
@@ -264,7 +265,8 @@ class Drawn:
         if not name.endswith("valid_lens"):
             if name not in IDS:
                 raise KeyError(f"{self.operator}: the range of {name} is unknown; name its axis in drawn.IDS")
-            drawn = draws.integers(name, shape, min(sizes[IDS[name]], np.iinfo(dtype).max), self.seed)
+            end = sizes[IDS[name] if IDS[name] in sizes else "steps"]
+            drawn = draws.integers(name, shape, min(end, np.iinfo(dtype).max), self.seed)
             return np.asarray(drawn, dtype)
         end = sizes["steps" if name.startswith(STEPS) else self._padded_axis]
         if self.lens:

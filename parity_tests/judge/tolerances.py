@@ -94,6 +94,8 @@ NORMALIZED = "the same, through several normalizations, each of which takes smal
 SQUARES = "a sum of squares, without cancellation"
 COPIED = "a copy: nothing is rounded"
 ADDED = "a single sum"
+BUCKETED = "a sum over all pairs in a bucket"
+SLOPED = "a product with a rounded slope"
 
 WIDE = "sums over as many products as a real layer is wide: 512 features and 10,000 tokens when this was measured"
 CONSTANT = "0, -inf or the least finite number: nothing is rounded"
@@ -156,6 +158,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
         beside="gradient_decoder.attention.W_k",
     ),
     Tolerance(100, 39, RECURRENT, DOUBLE + SINGLE, "Translator"),
+    Tolerance(15, 5.1, BUCKETED, DOUBLE + SINGLE, "relative_bias"),
     Tolerance(15, 5, SHORT, DOUBLE + SINGLE),
     Tolerance(20, 6.6, RECURRENT, HALF, "BahdanauDecoder"),
     Tolerance(15, 5.3, PROJECTED, HALF, "AdditiveAttention"),
@@ -181,6 +184,8 @@ ENTRY_TOLERANCES: tuple[EntryTolerance, ...] = (
     EntryTolerance(3, 1.4, SQUARES, DOUBLE + SINGLE + HALF, "gaussian_score", quantity="scores"),
     EntryTolerance(0, 0, COPIED, DOUBLE + SINGLE + HALF, "location_score", quantity="scores"),
     EntryTolerance(1, 0.5, ADDED, DOUBLE + SINGLE + HALF, "LearnedPositions", quantity="outputs"),
+    EntryTolerance(2, 1, SLOPED, DOUBLE + SINGLE + HALF, "alibi_bias"),
+    EntryTolerance(0, 0, COPIED, DOUBLE + SINGLE + HALF, "relative_bias", quantity="bias"),
 )
 """Small entries of other quantities, such as gradients, are differences of large numbers and have no tolerance here."""
 

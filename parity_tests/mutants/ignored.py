@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from attention_core.operators import FILE_OF, find
 from attention_core.specification import Layer
 from parity_tests.mutants.mutant import mutant, several
@@ -157,6 +159,71 @@ ignored(
     touches=lambda case: case.inputs["inputs"].size > 0 and case.config.get("layout") != "concatenated",
     source="tensorflow/text#1122",
     sentence="All sines come first, then all cosines, whatever the layout.",
+)
+ignored("rotary_base_ignored", "RotaryPositions", "base", cases="RotaryPositions-*", red="RotaryPositions-base:*")
+ignored(
+    "rotary_offset_ignored",
+    "RotaryPositions.call",
+    "offset",
+    cases="RotaryPositions-*",
+    red="RotaryPositions-{offset,offsets,far,concatenated,base,heads}:*",
+)
+ignored(
+    "rotary_layout_ignored",
+    "RotaryPositions",
+    "layout",
+    cases="RotaryPositions-*",
+    red="RotaryPositions-{concatenated,heads_concatenated}:*",
+)
+ignored(
+    "halves_rotated",
+    "RotaryPositions",
+    "layout",
+    always="concatenated",
+    cases="RotaryPositions-*",
+    touches=lambda case: (
+        case.inputs["inputs"].size > 0
+        and case.inputs["inputs"].shape[-1] > 2
+        and case.config.get("layout") != "concatenated"
+        and (case.inputs["inputs"].shape[-2] > 1 or bool(np.any(case.inputs.get("offset", 0))))
+    ),
+    source="vllm-project/vllm-ascend#12765",
+    sentence="Pairs have a feature of each half, whatever the layout.",
+)
+ignored("alibi_offset_ignored", "alibi_bias", "offset", red="alibi_bias-{float64,offset}:bias")
+ignored("alibi_dtype_ignored", "alibi_bias", "dtype", red="alibi_bias-float64:bias")
+ignored(
+    "relative_offset_ignored",
+    "relative_bias relative_buckets",
+    "offset",
+    cases="relative_*",
+    red=(
+        "relative_{bias,buckets}-{offset,offsets,one_direction,long}:* "
+        "relative_buckets-{odd,power,long_one_direction}:*"
+    ),
+)
+ignored(
+    "max_distance_ignored",
+    "relative_bias relative_buckets",
+    "max_distance",
+    cases="relative_*",
+    red="relative_{bias,buckets}-{plain,offset,offsets,one_direction}:* relative_buckets-{odd,power}:*",
+    source="lucidrains/x-transformers#11",
+)
+ignored(
+    "buckets_both_ways",
+    "relative_bias relative_buckets",
+    "bidirectional",
+    cases="relative_*",
+    red="relative_{bias,buckets}-one_direction:* relative_buckets-{power,long_one_direction}:*",
+)
+ignored(
+    "buckets_one_way",
+    "relative_bias relative_buckets",
+    "bidirectional",
+    always=False,
+    cases="relative_*",
+    red="relative_{bias,buckets}-{plain,offset,offsets,long}:* relative_buckets-{odd,few}:*",
 )
 ignored(
     "penalty_ignored",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from attention_core.reference.arrays import promote
+from attention_core.reference.masking import distances
+from attention_core.reference.positions import buckets_of
 from parity_tests.cases.case import Arrays, Case
 from parity_tests.mutants.mutant import mutant
 from parity_tests.mutants.shared import where_all
@@ -18,17 +22,18 @@ def _positions(case: Case, inputs: Arrays) -> bool:
     return array.size > 0 and array.shape[-2] + case.options.get("offset", 0) > 1
 
 
-RATED = "SinusoidalPositions-{plain,offset,concatenated}:outputs"
+ROTATED = "RotaryPositions-[!n]*:*"
+RATED = f"SinusoidalPositions-{{plain,offset,concatenated}}:outputs {ROTATED}"
 
 
-@mutant("SinusoidalPositions-*", of="rates", red=RATED, source="tensorflow/tensor2tensor#1423")
+@mutant("{Sinusoidal,Rotary}Positions-*", of="rates", red=RATED, source="tensorflow/tensor2tensor#1423")
 def rates_to_the_end(features: int) -> Any:
     """The last rate is 1/10000, as in tensor2tensor."""
     pairs = features // 2
     return 10000.0 ** (-np.arange(pairs) / max(pairs - 1, 1)), np.zeros(pairs)
 
 
-@mutant("SinusoidalPositions-*", of="rates", red=RATED)
+@mutant("{Sinusoidal,Rotary}Positions-*", of="rates", red=RATED)
 def angles_of_float32(original: Any) -> Any:
     """Angles are those of float32 rates."""
     high, low = original()
@@ -57,3 +62,101 @@ def frequency_twice(self: Any, inputs: Any, offset: int) -> Any:
     sine, cosine = (positions / 10000.0 ** (2 * exponents / features) for exponents in (even, even + 1))
     table = np.stack([np.sin(sine), np.cos(cosine)], axis=-1 if self.sizes["layout"] == "interleaved" else -2)
     return promote(inputs) + table.reshape(inputs.shape[-2:])
+
+
+@mutant("RotaryPositions-*", of="rates", red=ROTATED)
+def rates_of_all_features(features: int, base: float) -> Any:
+    """The exponents of rotary positions count pairs as features: the lowest rate is about base^(-1/2)."""
+    pairs = np.arange(features // 2)
+    return base ** (-pairs / features), np.zeros(len(pairs))
+
+
+@mutant("RotaryPositions-*", of="positions.sine_and_cosine", red=ROTATED)
+def angles_negated(original: Any) -> Any:
+    """Pairs are rotated the other way round."""
+    sine, cosine = original()
+    return -sine, cosine
+
+
+@mutant(
+    "RotaryPositions-*",
+    of="positions.RotaryPositions.rotated",
+    red="RotaryPositions-{offsets,far,concatenated,base,heads}:*",
+    green="RotaryPositions-{offset,no_*}:*",
+)
+def offset_of_another_sequence(original: Any, offset: Any) -> Any:
+    """A sequence begins at the offset of the one before."""
+    return original(offset=None if offset is None else np.roll(offset, 1))
+
+
+@mutant(
+    "RotaryPositions-{plain,far,concatenated}",
+    of="positions.query_positions",
+    red="RotaryPositions-far:*",
+    dtype="bfloat16",
+    source="EleutherAI/gpt-neox#1003",
+)
+def positions_of_bfloat16(original: Any) -> Any:
+    """Positions have the dtype of the inputs: bfloat16 has no whole numbers between 256 and 258."""
+    return original().astype(ml_dtypes.bfloat16).astype(np.int64)
+
+
+SLOPED = "alibi_bias-{float64,offset,six_heads,one_head,short}:bias"
+
+
+@mutant("alibi_bias-*", of="slopes", red=SLOPED, source="paiml/aprender#2143")
+def slopes_from_one(num_heads: int) -> Any:
+    """The slope of the first head is 1, and that of each other head that of the one before."""
+    return tuple(2.0 ** (-8.0 * head / num_heads) for head in range(num_heads))
+
+
+@mutant("alibi_bias-*", of="slopes", red="alibi_bias-{float64,six_heads}:bias", source="ml-explore/mlx#3071")
+def slopes_of_any_number(num_heads: int) -> Any:
+    """Slopes are one geometric sequence also where the number of heads is no power of two."""
+    return tuple(2.0 ** (-8.0 * (head + 1) / num_heads) for head in range(num_heads))
+
+
+@mutant("alibi_bias-*", of="alibi_bias", red=SLOPED)
+def bias_that_rises(original: Any, num_queries: int, num_keys: int, offset: Any) -> Any:
+    """The bias of ALiBi rises with the distance of a key after the query, as a product with the signed one."""
+    after = distances(num_queries, num_keys, offset) > 0
+    return np.where(after[:, None], -original(), original())
+
+
+@mutant("alibi_bias-*", of="alibi_bias", red="alibi_bias-{float64,six_heads,one_head,short}:bias")
+def bias_from_the_last_key(original: Any, num_queries: int, num_keys: int) -> Any:
+    """The last query is at the position of the last key, whatever the offset."""
+    return original(offset=num_keys - num_queries)
+
+
+@mutant("relative_*", of="positions.distances", red="relative_*-[!n]*:*")
+def distance_negated(original: Any) -> Any:
+    """The relative position is that of the query from the key."""
+    return -original()
+
+
+@mutant("relative_bias-*", of="relative_bias", red="relative_bias-[!n]*:gradient_table")
+def gradient_of_one_pair(
+    original: Any, num_queries: int, num_keys: int, table: Any, bidirectional: bool, max_distance: int, offset: Any
+) -> Any:
+    """The gradient of an entry of the table is that of one pair in its bucket."""
+    distance, bias = distances(num_queries, num_keys, offset), original()
+    buckets = buckets_of(distance, table.shape[-2], bidirectional, max_distance)
+    first = np.isin(np.arange(buckets.size), np.unique(buckets, return_index=True)[1]).reshape(buckets.shape)
+    return np.where(first[:, None], bias, bias.real)
+
+
+@mutant("relative_buckets-*", of="bounds", red="relative_buckets-power:buckets")
+def buckets_of_float32(num_buckets: int, max_distance: int) -> Any:
+    """Buckets are those of the logarithm in float32, which may fall short of a whole number."""
+    half = num_buckets // 2
+    whole = np.float32(math.log(max_distance / half))
+
+    def bucket(distance: int) -> int:
+        share = np.float32(math.log(distance / half)) / whole
+        return half + int(share * np.float32(num_buckets - half))
+
+    return (
+        *range(1, half),
+        *(next(d for d in range(half, max_distance + 2) if bucket(d) >= least) for least in range(half, num_buckets)),
+    )

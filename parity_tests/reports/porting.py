@@ -236,6 +236,24 @@ PORTING: dict[str, Porting] = {
         ("position embedding", "absolute positions of BERT and GPT-2"),
         ("fairseq and BART count from 2 (padding_idx + 1): pass that as offset.",),
     ),
+    "RotaryPositions": Porting(
+        ("RoPE", "rotary position embedding", "apply_rotary_pos_emb", "rotate_half"),
+        (
+            "Neighbours are a pair (interleaved) in the paper, in Meta's Llama, in GPT-J and, by default, in "
+            "rotary-embedding-torch; features i and i + features/2 (concatenated) in GPT-NeoX, in Hugging Face's "
+            "Llama, Mistral, Qwen and Gemma, and, by default, in ONNX RotaryEmbedding, FlashAttention and MLX.",
+            "Hugging Face's Llama has permuted the rows of W_q and W_k of each head, since scores do not change if "
+            "both are permuted: by position_permutation, the same in each head. A checkpoint without that permutation, "
+            "read with the other layout, fails without an error.",
+            "Queries and keys are rotated, values are not; keys once, before they enter a cache. With n cached keys, "
+            "offset of the next queries is n.",
+            "Positions in bfloat16 are rounded from 257 on, in float16 from 2049 on. Angles in float32 are wrong in "
+            "the fourth digit at position 10,000.",
+            "Some models rotate a part of the features only (rotary_dim of GPT-J, partial_rotary_factor): slice the "
+            "inputs, and give the size of the part as features. Rates that are scaled for longer contexts (YaRN, "
+            "Llama 3.1) have no base.",
+        ),
+    ),
     "position_permutation": Porting(("interleave", "de-interleave"), ()),
     "LayerNorm": Porting(
         ("torch.nn.LayerNorm", "keras.layers.LayerNormalization", "flax.nnx.LayerNorm", "gluon.nn.LayerNorm"),
@@ -262,6 +280,41 @@ PORTING: dict[str, Porting] = {
             "second half of its input.",
             "dropout acts on the hidden features, as in torch.nn.TransformerEncoderLayer; the paper drops only what is "
             "added to the inputs.",
+        ),
+    ),
+    "alibi_bias": Porting(
+        ("ALiBi", "attention with linear biases", "build_alibi_tensor"),
+        (
+            "It is added to the scaled scores: pass it as bias to an attention layer. There is no scale in it.",
+            "With fewer queries than keys, as in a step with a cache, the queries are usually the last ones: offset is "
+            "num_keys - num_queries, which FlashAttention takes for granted. Without it the first query is at the "
+            "first key.",
+            "BLOOM and MPT in Hugging Face add slope · key position, which differs by a constant of each row, to which "
+            "a softmax is invariant. That holds for causal attention alone: without a mask it is no bias by distance.",
+            "Where the number of heads is no power of two, slopes are those of the authors' code, as in BLOOM, MPT and "
+            "Baichuan, and not sorted; one geometric sequence, as in the paper's text, gives others.",
+            "In float16 a bias below -65504 is -inf and hides the key.",
+        ),
+    ),
+    "relative_buckets": Porting(
+        ("_relative_position_bucket", "relative_position_bucket"),
+        (
+            "The relative position is that of the key minus that of the query (memory - query): in both directions, "
+            "the second half of the buckets is for keys after the query.",
+            "T5's logarithm is in float32 and may fall short of a whole number. In the published models, with 32 "
+            "buckets and max_distance 128, every bucket is the same as here, and so with any power of two of buckets "
+            "from 4 to 256 and max_distance 20 to 20,000 that was tried. With 17 buckets, one direction and "
+            "max_distance 27, distance 12 is in bucket 10 by NumPy and TensorFlow, and in 11 by PyTorch and here.",
+        ),
+    ),
+    "relative_bias": Porting(
+        ("relative_attention_bias of T5", "relative position bias", "T5RelativeEmbedding"),
+        (
+            "T5 does not scale its scores, and adds the bias to them: pass it as bias, with scale=1.",
+            "The table of the first layer serves all layers, one for the encoder with bidirectional=True, and one for "
+            "the decoder with bidirectional=False; attention to the encoder has none. T5 v1.1 does the same.",
+            "The table is (num_buckets, heads) here and in Hugging Face, and (heads, num_buckets) in T5X.",
+            "num_buckets counts both directions.",
         ),
     ),
     "GRU": Porting(

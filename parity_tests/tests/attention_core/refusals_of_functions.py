@@ -167,6 +167,20 @@ FUNCTIONS: Table = {
             "finite number, not -inf.",
         ),
         (
+            lambda b, a: b.alibi_bias(0, 5, 7),
+            "alibi_bias: num_heads is 0, expected a whole number of at least 1: number of heads.",
+        ),
+        (
+            lambda b, a: b.relative_buckets(5, 7, num_buckets=3),
+            "relative_buckets: num_buckets is 3, expected at least 4: with bidirectional=True, one in 4 has a single "
+            "distance.",
+        ),
+        (
+            lambda b, a: b.relative_bias(5, 7, a(32, 3), bidirectional=False, max_distance=16),
+            "relative_bias: max_distance is 16, expected more than 16: with 32 buckets, all shorter distances have one "
+            "each.",
+        ),
+        (
             lambda b, a: b.attention_mask(-1, a(2, dtype=I)),
             "attention_mask: num_keys is -1, expected a whole number of at least 0: number of keys.",
         ),

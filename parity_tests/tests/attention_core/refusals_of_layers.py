@@ -23,6 +23,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "NadarayaWatson": {},
     "LearnedPositions": {"num_positions": 7, "features": 4},
     "SinusoidalPositions": {"features": 4},
+    "RotaryPositions": {"features": 4},
     "LSTM": {"input_size": 4, "hidden_size": 5},
     "Bridge": {"hidden_size": 5},
     "GRU": {"input_size": 4, "hidden_size": 5},
@@ -37,6 +38,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 LAYERS: Table = {
     ShapeError: [
+        (
+            lambda layer, a: layer(a(2, 5, 4), offset=[1, 2, 3]),
+            "RotaryPositions: axis 'batch' is 3 in offset but 2 in inputs. All arguments share one batch size. Shapes: "
+            "inputs=(2, 5, 4), offset=(3,).",
+        ),
         (
             lambda layer, a: layer(a(2, 5, 10), a(2, 7, 10), a(2, 7, 6)),
             "AdditiveAttention: axis 'query_size' is 10 in queries but 9 in the layer. Make the layer with the "

@@ -128,6 +128,7 @@ def test_what_would_be_ignored_or_is_missing_is_refused():
             {"layout": "mixed"},
             "layout is 'mixed', expected one of 'interleaved', 'concatenated'",
         ),
+        ("RotaryPositions", {"base": -1.0}, "base is -1.0, expected a finite number above 0"),
         ("GRU", {"bidirectional": 1}, "bidirectional is 1, expected True or False"),
         ("Translator", {"decoder": "fixed", "score": "dot"}, "score is 'dot', expected None: decoder='fixed' has no"),
         ("Translator", {"decoder": "luong", "readout": "dense"}, "readout is 'dense', expected None: decoder='luong'"),

@@ -384,6 +384,22 @@ def test_an_additive_mask_in_float64_needs_x64():
     )
 
 
+@pytest.mark.parametrize("layout", ["interleaved", "concatenated"])
+def test_rotary_positions_without_float64_are_exact_at_large_positions(layout: str):
+    layer = attention.RotaryPositions(64, layout=layout, base=500.0)
+    inputs = np.random.default_rng(0).uniform(-1.0, 1.0, (6, 3, 64)).astype(np.float32)
+    offset = np.array([0, 9_999, -131_071, 2**24 + 1, -5, 2**30], np.int32)
+    exact = jax.jit(layer)(jnp.asarray(inputs.astype(np.float64)), offset=jnp.asarray(offset))
+    assert exact.dtype == jnp.float64
+    jax.config.update("jax_enable_x64", False)
+    try:
+        single = jax.jit(layer)(jnp.asarray(inputs), offset=jnp.asarray(offset))
+    finally:
+        jax.config.update("jax_enable_x64", True)
+    assert single.dtype == jnp.float32
+    np.testing.assert_allclose(single, exact, rtol=0.0, atol=3e-7)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_masks_of_other_conventions_are_traced(dtype: str):
     @jax.jit

@@ -145,6 +145,8 @@ def test_a_rule_makes_its_mask_in_the_requested_context():
     for name, own in rules.items():
         made = getattr(attention, name)(2, 3, **own, ctx=mx.cpu(1))
         assert made.ctx == mx.cpu(1) and made.dtype == bool and made.shape == (1, 2, 3)
+    assert attention.alibi_bias(4, 2, 3, ctx=mx.cpu(1)).ctx == mx.cpu(1)
+    assert attention.relative_buckets(2, 3, num_buckets=4, ctx=mx.cpu(1)).ctx == mx.cpu(1)
 
 
 def test_rules_count_far_beyond_the_integers_of_float32():
@@ -157,6 +159,8 @@ def test_rules_count_far_beyond_the_integers_of_float32():
 def test_an_additive_mask_in_bfloat16_is_refused():
     with pytest.raises(OptionError) as raised:
         attention.to_additive_mask(from_numpy(numpy.ones((2, 5, 7), bool)), dtype="bfloat16")
+    with pytest.raises(OptionError, match="alibi_bias: dtype is 'bfloat16', expected one of 'float64', 'float32'"):
+        attention.alibi_bias(4, 5, 7, dtype="bfloat16")
     assert str(raised.value) == (
         "to_additive_mask: dtype is 'bfloat16', expected one of 'float64', 'float32', 'float16': MXNet's arrays have "
         "no bfloat16."

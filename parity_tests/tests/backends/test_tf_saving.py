@@ -18,7 +18,14 @@ from parity_tests.tests.backends.keras_layers import LAYERS, example
 Inputs = dict[str, tf.Tensor]
 
 REPLICAS = "parity_tests.tests.backends.keras_replicas"
-UNTRAINED = ("DotProductAttention", "CosineAttention", "HardAttention", "SinusoidalPositions", "Bridge")
+UNTRAINED = (
+    "DotProductAttention",
+    "CosineAttention",
+    "HardAttention",
+    "SinusoidalPositions",
+    "RotaryPositions",
+    "Bridge",
+)
 """What has no parameters that a gradient reaches, with the options of its case."""
 
 

@@ -224,6 +224,8 @@ def test_a_rule_makes_its_mask_on_the_requested_device():
     for name, own in options.items():
         made = getattr(attention, name)(2, 3, **own, device="meta")
         assert made.device.type == "meta" and made.shape == (1, 2, 3)
+    assert attention.alibi_bias(4, 2, 3, device="meta").device.type == "meta"
+    assert attention.relative_buckets(2, 3, num_buckets=4, device="meta").device.type == "meta"
 
 
 @pytest.mark.parametrize(

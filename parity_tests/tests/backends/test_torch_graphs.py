@@ -118,6 +118,7 @@ LAYERS: dict[str, Graphed] = {
     ),
     "LearnedPositions": Graphed(lambda: attention.LearnedPositions(64, 8), lambda n: run(n)[:1], ("keys",)),
     "SinusoidalPositions": Graphed(lambda: attention.SinusoidalPositions(8), lambda n: run(n)[:1], ("keys",)),
+    "RotaryPositions": Graphed(lambda: attention.RotaryPositions(8), lambda n: run(n)[:1], ("keys",)),
     **LOOPS,
 }
 

@@ -191,7 +191,7 @@ def test_gradients_use_a_drawn_cotangent():
 
 def test_half_dtypes_have_a_plain_case_and_one_with_a_mask_or_lengths_of_every_operator():
     for entry in (*OPERATORS, *LAYERS):
-        if entry.name == "to_additive_mask":  # whose dtype is an option
+        if entry.name in ("to_additive_mask", "alibi_bias"):  # whose dtype is an option
             asked = {case.options.get("dtype", "float32"): case.dtypes for case in CASES if case.operator == entry.name}
             assert asked == {dtype: (dtype,) for dtype in DTYPES}
             continue
@@ -200,7 +200,7 @@ def test_half_dtypes_have_a_plain_case_and_one_with_a_mask_or_lengths_of_every_o
         if FILE_OF[entry.name] == "masking" and not any(tensor.kind == "floating" for tensor in entry.inputs):
             assert half == [], "a mask is exact, and has no dtypes"
             continue
-        if entry.name == "position_permutation":
+        if entry.name in ("position_permutation", "relative_buckets"):
             assert half == [], "whole numbers have no dtypes"
             continue
         called = entry.method("call") if isinstance(entry, Layer) else entry

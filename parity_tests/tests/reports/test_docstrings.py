@@ -69,6 +69,7 @@ SIZES = {
     "num_keys": 5,
     "num_heads": 2,
     "num_positions": 9,
+    "num_buckets": 8,
     "positions": 9,
     "num_layers": 1,
     "vocab_size": 11,

@@ -91,7 +91,12 @@ def test_a_backend_imports_its_framework_and_the_data_of_the_specification(frame
         names = set(imports(path))
         others = ALL_FRAMEWORKS - THIRD_PARTY[framework]
         assert not {top(name) for name in names} & {"parity_tests", *others}, path
-        data = ("attention_core.errors", "attention_core.operators", "attention_core.sinusoids")
+        data = (
+            "attention_core.errors",
+            "attention_core.operators",
+            "attention_core.relative",
+            "attention_core.sinusoids",
+        )
         for name in names:
             if top(name) == "attention_core":
                 assert name.startswith((*data, "attention_core.specification")), f"{path} imports {name}"

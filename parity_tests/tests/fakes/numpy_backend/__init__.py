@@ -15,6 +15,11 @@ def to_additive_mask(mask, *, dtype="float32", finite=False):
     return reference.to_additive_mask(mask, dtype=dtype, finite=finite).astype(dtype)
 
 
+def alibi_bias(num_heads, num_queries, num_keys, *, dtype="float32", offset=None):
+    """Return a bias that falls with the distance of a key from the query."""
+    return reference.alibi_bias(num_heads, num_queries, num_keys, dtype=dtype, offset=offset).astype(dtype)
+
+
 def get_parameters(layer) -> dict[str, np.ndarray]:
     """Copy a layer's parameters out as canonical arrays."""
     return {name: array.astype(layer.dtype) for name, array in reference.get_parameters(layer).items()}
