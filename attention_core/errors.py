@@ -388,6 +388,8 @@ def _check_option(title: str, option: Option, value: Any) -> None:
         fits, expected = isinstance(value, bool), "True or False"
     elif option.type == "function":
         fits, expected = callable(value), "a function"
+    elif option.type == "indices":
+        fits, expected = _are_indices(value), "a list of whole numbers of at least 0"
     elif option.type == "str":
         fits, expected = value in option.choices, f"one of {', '.join(map(repr, option.choices))}"
     elif option.domain == "positive":
@@ -401,6 +403,15 @@ def _check_option(title: str, option: Option, value: Any) -> None:
         expected = "a finite number"
     if not fits:
         raise OptionError(f"{title}: {option.name} is {value!r}, expected {expected}: {option.meaning}.")
+
+
+def _are_indices(value: Any) -> bool:
+    if isinstance(value, str) or not hasattr(value, "__len__"):
+        return False
+    try:
+        return all(not isinstance(one, bool) and python_operator.index(one) >= 0 for one in value)
+    except TypeError:
+        return False
 
 
 def _is_number(value: Any) -> bool:

@@ -63,6 +63,21 @@ def heads_in_groups(title: str, given: Mapping[str, Any], axes: Mapping[str, int
         )
 
 
+def some_heads(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse heads that the layer does not have, a head that is named twice, or all heads.
+
+    Raises: OptionError.
+    """
+    heads, num_heads = [int(head) for head in given["heads"]], given["num_heads"]
+    start = f"{title}: heads is {heads}, expected"
+    if any(head >= num_heads for head in heads):
+        raise OptionError(f"{start} numbers from 0 to {num_heads - 1}: the layer has {num_heads} heads.")
+    if len(set(heads)) < len(heads):
+        raise OptionError(f"{start} each head once.")
+    if len(heads) == num_heads:
+        raise OptionError(f"{start} at most {num_heads - 1} of the {num_heads} heads: a layer has at least one.")
+
+
 def position_for_each_step(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
     """Refuse a step beyond the last position.
 

@@ -58,12 +58,12 @@ class Tensor:
 class Option:
     """An argument other than an array: its type, its default, and its domain.
 
-    `default` is the text of the default in the signature; None means that the argument is required. `choices` are the
-    allowed strings.
+    The type "indices" is a list of whole numbers of at least 0. `default` is the text of the default in the signature;
+    None means that the argument is required. `choices` are the allowed strings.
     """
 
     name: str
-    type: Literal["int", "float", "bool", "str", "function"]
+    type: Literal["int", "float", "bool", "str", "function", "indices"]
     meaning: str
     default: str | None = None
     domain: Literal["size", "count", "rate", "number", "positive", "even", "token"] = "size"

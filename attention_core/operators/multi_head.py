@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 from attention_core.errors import OptionError
 from attention_core.operators.attention import _QUERY_SIZE, CAPPED_SCORES, HIDDEN, extension, score_option, scored
@@ -21,7 +23,7 @@ from attention_core.operators.common import (
     WEIGHTS,
 )
 from attention_core.operators.local import NUM_POSITIONS
-from attention_core.rules import position_for_each_key, weights_per_head
+from attention_core.rules import position_for_each_key, some_heads, weights_per_head
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
 
 _HEADS_FORMULA = (
@@ -109,6 +111,43 @@ def _heads_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
     return {**matrices, **{f"b{name[1:]}": shape[:1] for name, shape in matrices.items()}}
 
 
+_HEADS = Option("heads", "indices", "numbers of the heads to leave out")
+
+_PRUNED = Tensor("layer.parameters", (), "the parameters of the remaining heads")
+
+
+class Remaining(NamedTuple):
+    """A layer without some of its heads: its constructor's arguments, and which rows of the whole layer it has.
+
+    of_queries are the rows of W_q and b_q and the columns of W_o, of_keys the rows of W_k, b_k, W_v and b_v.
+    """
+
+    config: dict[str, Any]
+    of_queries: list[int]
+    of_keys: list[int]
+
+
+def remaining(sizes: Sizes, heads: Sequence[int]) -> Remaining:
+    """What remains of a layer of these sizes without some heads.
+
+    A key head remains as long as a query head reads it. Where the remaining query heads form groups of unequal sizes,
+    each gets a key head of its own.
+    """
+    size, num_key_heads = sizes["head_size"], sizes["key_heads"]
+    without = {int(head) for head in heads}
+    query_heads = [head for head in range(sizes["heads"]) if head not in without]
+    read = [head * num_key_heads // sizes["heads"] for head in query_heads]
+    key_heads = sorted({*read})
+    if len({read.count(head) for head in key_heads}) > 1:
+        key_heads = read
+    config = {option.name: sizes[option.name] for option in MULTI_HEAD_ATTENTION.options}
+    config |= {"num_heads": len(query_heads), "hidden_size": len(query_heads) * size, "num_key_heads": len(key_heads)}
+    of_queries, of_keys = (
+        [row for head in remain for row in range(head * size, (head + 1) * size)] for remain in (query_heads, key_heads)
+    )
+    return Remaining(config, of_queries, of_keys)
+
+
 MULTI_HEAD_ATTENTION = Layer(
     name="MultiHeadAttention",
     summary="Attention by several heads at once, each with its own projections.",
@@ -179,6 +218,22 @@ MULTI_HEAD_ATTENTION = Layer(
             outputs=(_HEADS_CONTEXT, WEIGHTS),
             rules=(position_for_each_key, weights_per_head),
             notes=_NOTHING_OPEN + HIDDEN,
+        ),
+        Operator(
+            name="MultiHeadAttention.pruned",
+            summary="Make a smaller layer without some of the heads.",
+            formula="context = that of the whole layer with head_mask[h] = 0 for every h in heads, 1 for the others",
+            source=MICHEL,
+            tensors=(),
+            options=(_HEADS,),
+            outputs=(_PRUNED,),
+            rules=(some_heads,),
+            notes=(
+                "Its weights are those of the remaining heads, and its parameters are copies of theirs: their "
+                "rows of W_q, W_k, W_v and biases, and their columns of W_o. head_size stays, and with it the scale. A "
+                "key head remains as long as a query head reads it; where that leaves groups of unequal sizes, each "
+                "query head gets a copy of the key head that it reads."
+            ),
         ),
     ),
     complete=_heads_sizes,

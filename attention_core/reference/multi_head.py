@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from attention_core.differentiation import gradients
-from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
+from attention_core.operators.multi_head import (
+    ABLATION_IMPORTANCE,
+    MULTI_HEAD_ATTENTION,
+    TAYLOR_IMPORTANCE,
+    remaining,
+)
 from attention_core.reference.arrays import check, linear, promote
 from attention_core.reference.attention import ScoredAttention
 from attention_core.reference.masking import attention_mask, biased
@@ -267,6 +272,35 @@ class MultiHeadAttention(ScoredAttention):
         memory = self.prepare(keys, values, valid_lens, mask)
         options = {"per_head": per_head, "need_weights": need_weights}
         return self.attend(queries, memory, **options, bias=bias, head_mask=head_mask, dropout_mask=dropout_mask)
+
+    def pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+        """Make a smaller layer without some of the heads.
+
+        context = that of the whole layer with head_mask[h] = 0 for every h in heads, 1 for the others
+
+        Its weights are those of the remaining heads, and its parameters are copies of theirs: their rows of W_q, W_k,
+        W_v and biases, and their columns of W_o. head_size stays, and with it the scale. A key head remains as long as
+        a query head reads it; where that leaves groups of unequal sizes, each query head gets a copy of the key head
+        that it reads.
+
+        Args:
+            heads: numbers of the heads to leave out
+        Returns:
+            layer: the smaller layer
+        Raises:
+            OptionError: an argument is outside its domain
+            OptionError: heads that the layer does not have, a head that is named twice, or all heads
+        """
+        self._check("pruned", heads=heads)
+        config, of_queries, of_keys = remaining(self.sizes, heads)
+        layer = MultiHeadAttention(**config)
+        layer.parameters = {name: array.copy() for name, array in self.parameters.items()}
+        for which, rows in (("q", of_queries), ("k", of_keys), ("v", of_keys)):
+            layer.parameters[f"W_{which}"] = self.parameters[f"W_{which}"][..., rows, :]
+            if self.sizes["bias"]:
+                layer.parameters[f"b_{which}"] = self.parameters[f"b_{which}"][..., rows]
+        layer.parameters["W_o"] = self.parameters["W_o"][..., of_queries]
+        return layer
 
     def _projected(self, which: str, inputs: np.ndarray) -> np.ndarray:
         """W x + b, by the projection of that letter."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from attention_core.errors import check
-from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
+from attention_core.operators.multi_head import (
+    ABLATION_IMPORTANCE,
+    MULTI_HEAD_ATTENTION,
+    TAYLOR_IMPORTANCE,
+    remaining,
+)
 from backends.jax.arrays import Lengths
 from backends.jax.attention import Answer, ScoredAttention, attention_layer
 from backends.jax.masking import _attention_mask, open_to
@@ -255,6 +260,27 @@ class MultiHeadAttention(ScoredAttention):
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
         return self._attend(queries, self._prepare(keys, values, valid_lens, open_to(mask, bias)), **options)
 
+    def pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+        """Make a smaller layer without some of the heads.
+
+        context = that of the whole layer with head_mask[h] = 0 for every h in heads, 1 for the others
+
+        Its weights are those of the remaining heads, and its parameters are copies of theirs: their rows of W_q, W_k,
+        W_v and biases, and their columns of W_o. head_size stays, and with it the scale. A key head remains as long as
+        a query head reads it; where that leaves groups of unequal sizes, each query head gets a copy of the key head
+        that it reads.
+
+        Args:
+            heads: numbers of the heads to leave out
+        Returns:
+            layer: the smaller layer
+        Raises:
+            OptionError: an argument is outside its domain
+            OptionError: heads that the layer does not have, a head that is named twice, or all heads
+        """
+        self._check("pruned", heads=heads)
+        return self._pruned(heads)
+
     def _prepare(
         self, keys: jax.Array, values: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None
     ) -> Memory:
@@ -287,6 +313,21 @@ class MultiHeadAttention(ScoredAttention):
         if weights is None:
             return context, None
         return context, weights if per_head else jnp.mean(weights, axis=1)
+
+    def _pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+        config, of_queries, of_keys = remaining(self.sizes, heads)
+        param_dtype = self.W_q.kernel[...].dtype
+        layer = MultiHeadAttention(**config, dtype=self.dtype, param_dtype=param_dtype, rngs=nnx.Rngs(0))
+        for name, columns in (("W_q", of_queries), ("W_k", of_keys), ("W_v", of_keys)):
+            part, whole = getattr(layer, name), getattr(self, name)
+            part.kernel[...] = whole.kernel[...][:, jnp.array(columns)]
+            if self.sizes["bias"]:
+                part.bias[...] = whole.bias[...][jnp.array(columns)]
+        layer.W_o.kernel[...] = self.W_o.kernel[...][jnp.array(of_queries)]
+        if self.sizes["bias"]:
+            layer.W_o.bias[...] = self.W_o.bias[...]
+        layer.scored, layer.dropout = nnx.clone(self.scored), nnx.clone(self.dropout)
+        return layer
 
     def _split(self, array: jax.Array) -> jax.Array:
         """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""

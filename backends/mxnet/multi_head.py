@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mxnet as mx
 from mxnet import autograd, np
 
-from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
+from attention_core.operators.multi_head import (
+    ABLATION_IMPORTANCE,
+    MULTI_HEAD_ATTENTION,
+    TAYLOR_IMPORTANCE,
+    remaining,
+)
 from backends.mxnet.arrays import Lengths, check
 from backends.mxnet.attention import Answer, Attention, ScoredAttention, attention_layer
 from backends.mxnet.masking import _attention_mask, positions
@@ -246,6 +251,27 @@ class MultiHeadAttention(ScoredAttention):
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
         return super(Attention, self).__call__(queries, keys, values, valid_lens, mask, options)  # Gluon's
 
+    def pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+        """Make a smaller layer without some of the heads.
+
+        context = that of the whole layer with head_mask[h] = 0 for every h in heads, 1 for the others
+
+        Its weights are those of the remaining heads, and its parameters are copies of theirs: their rows of W_q, W_k,
+        W_v and biases, and their columns of W_o. head_size stays, and with it the scale. A key head remains as long as
+        a query head reads it; where that leaves groups of unequal sizes, each query head gets a copy of the key head
+        that it reads.
+
+        Args:
+            heads: numbers of the heads to leave out
+        Returns:
+            layer: the smaller layer
+        Raises:
+            OptionError: an argument is outside its domain
+            OptionError: heads that the layer does not have, a head that is named twice, or all heads
+        """
+        self._check("pruned", heads=heads)
+        return self._pruned(heads)
+
     def _prepare(
         self, keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None, mask: np.ndarray | None
     ) -> Memory:
@@ -278,6 +304,26 @@ class MultiHeadAttention(ScoredAttention):
         if weights is None:
             return context, None
         return context, weights if per_head else mean_of_heads(weights)
+
+    def _pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+        config, of_queries, of_keys = remaining(self.sizes, heads)
+        weight = self.W_q.weight.data()
+        with weight.ctx:
+            layer = MultiHeadAttention(**config, dtype=self.W_q.weight.dtype)
+        for name, chosen in (("W_q", of_queries), ("W_k", of_keys), ("W_v", of_keys)):
+            part, whole = getattr(layer, name), getattr(self, name)
+            rows = np.array(chosen, dtype="int32", ctx=weight.ctx)
+            part.weight.set_data(np.take(whole.weight.data(), rows, axis=0))
+            if self.sizes["bias"]:
+                part.bias.set_data(np.take(whole.bias.data(), rows, axis=0))
+        columns = np.array(of_queries, dtype="int32", ctx=weight.ctx)
+        layer.W_o.weight.set_data(np.take(self.W_o.weight.data(), columns, axis=1))
+        if self.sizes["bias"]:
+            layer.W_o.bias.set_data(self.W_o.bias.data())
+        parts, wholes = (made.scored.collect_params().values() for made in (layer, self))
+        for parameter, other in zip(parts, wholes, strict=True):
+            parameter.set_data(other.data())
+        return layer
 
     def _split(self, array: np.ndarray) -> np.ndarray:
         """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from attention_core.errors import check
-from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
+from attention_core.operators.multi_head import (
+    ABLATION_IMPORTANCE,
+    MULTI_HEAD_ATTENTION,
+    TAYLOR_IMPORTANCE,
+    remaining,
+)
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import Answer, ScoredAttention, attention_layer
 from backends.tf.masking import _attention_mask, open_to, size
@@ -277,6 +282,27 @@ class MultiHeadAttention(ScoredAttention):
             training=training,
         )
 
+    def pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+        """Make a smaller layer without some of the heads.
+
+        context = that of the whole layer with head_mask[h] = 0 for every h in heads, 1 for the others
+
+        Its weights are those of the remaining heads, and its parameters are copies of theirs: their rows of W_q, W_k,
+        W_v and biases, and their columns of W_o. head_size stays, and with it the scale. A key head remains as long as
+        a query head reads it; where that leaves groups of unequal sizes, each query head gets a copy of the key head
+        that it reads.
+
+        Args:
+            heads: numbers of the heads to leave out
+        Returns:
+            layer: the smaller layer
+        Raises:
+            OptionError: an argument is outside its domain
+            OptionError: heads that the layer does not have, a head that is named twice, or all heads
+        """
+        self._check("pruned", heads=heads)
+        return self._pruned(heads)
+
     def _prepare(
         self, keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None
     ) -> Memory:
@@ -310,6 +336,20 @@ class MultiHeadAttention(ScoredAttention):
         if weights is None:
             return context, None
         return context, weights if per_head else tf.reduce_mean(weights, axis=-3)
+
+    def _pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+        config, of_queries, of_keys = remaining(self.sizes, heads)
+        layer = MultiHeadAttention(**config, dtype=self.dtype_policy)
+        for name, columns in (("W_q", of_queries), ("W_k", of_keys), ("W_v", of_keys)):
+            part, whole = getattr(layer, name), getattr(self, name)
+            part.kernel.assign(tf.gather(whole.kernel, columns, axis=1))
+            if self.sizes["bias"]:
+                part.bias.assign(tf.gather(whole.bias, columns))
+        layer.W_o.kernel.assign(tf.gather(self.W_o.kernel, of_queries))
+        if self.sizes["bias"]:
+            layer.W_o.bias.assign(self.W_o.bias)
+        layer.scored.set_weights(self.scored.get_weights())
+        return layer
 
     def _split(self, array: tf.Tensor) -> tf.Tensor:
         """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""

@@ -60,7 +60,7 @@ def check(
 ) -> dict[str, int]:
     """Refuse NumPy arrays and nested tensors, and what `attention_core.errors.check` refuses."""
     for name, argument in arguments.items():
-        if isinstance(argument, np.ndarray):
+        if isinstance(argument, np.ndarray) and all(option.name != name for option in operator.options):
             given = f"{operator.title}: {name} is a NumPy array, expected a tensor"
             raise DtypeError(f"{given}. Convert it with torch.from_numpy first.")
         if isinstance(argument, torch.Tensor) and argument.is_nested:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from attention_core.operators.multi_head import ABLATION_IMPORTANCE, MULTI_HEAD_ATTENTION, TAYLOR_IMPORTANCE
+from attention_core.operators.multi_head import (
+    ABLATION_IMPORTANCE,
+    MULTI_HEAD_ATTENTION,
+    TAYLOR_IMPORTANCE,
+    remaining,
+)
 from backends.torch.arrays import Lengths, check
 from backends.torch.attention import Answer, ScoredAttention, attention_layer
 from backends.torch.masking import _attention_mask, open_to
@@ -242,6 +247,27 @@ class MultiHeadAttention(ScoredAttention):
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
         return self._attend(queries, self._prepare(keys, values, valid_lens, open_to(mask, bias)), **options)
 
+    def pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+        """Make a smaller layer without some of the heads.
+
+        context = that of the whole layer with head_mask[h] = 0 for every h in heads, 1 for the others
+
+        Its weights are those of the remaining heads, and its parameters are copies of theirs: their rows of W_q, W_k,
+        W_v and biases, and their columns of W_o. head_size stays, and with it the scale. A key head remains as long as
+        a query head reads it; where that leaves groups of unequal sizes, each query head gets a copy of the key head
+        that it reads.
+
+        Args:
+            heads: numbers of the heads to leave out
+        Returns:
+            layer: the smaller layer
+        Raises:
+            OptionError: an argument is outside its domain
+            OptionError: heads that the layer does not have, a head that is named twice, or all heads
+        """
+        self._check("pruned", heads=heads)
+        return self._pruned(heads)
+
     def _prepare(
         self, keys: torch.Tensor, values: torch.Tensor, valid_lens: Lengths | None, mask: torch.Tensor | None
     ) -> Memory:
@@ -274,6 +300,18 @@ class MultiHeadAttention(ScoredAttention):
         if weights is None:
             return context, None
         return context, weights if per_head else weights.mean(dim=1)
+
+    def _pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+        config, of_queries, of_keys = remaining(self.sizes, heads)
+        weight = self.W_q.weight
+        layer = MultiHeadAttention(**config, dtype=weight.dtype, device=weight.device)
+        arrays = self.state_dict()
+        for name, rows in (("W_q", of_queries), ("W_k", of_keys), ("W_v", of_keys)):
+            for kind in ("weight", "bias")[: 1 + self.sizes["bias"]]:
+                arrays[f"{name}.{kind}"] = arrays[f"{name}.{kind}"][rows]
+        arrays["W_o.weight"] = arrays["W_o.weight"][:, of_queries]
+        layer.load_state_dict(arrays)
+        return layer.train(self.training)
 
     def _split(self, tensor: torch.Tensor) -> torch.Tensor:
         """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""

@@ -18,8 +18,8 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
     """Return the call as a function (layer, **arrays) -> tuple of outputs; layer is None if the operator is a function.
 
     A method that reads a memory gets it from `prepare`, and a decoder's step its state from `start`, and from the steps
-    of the tokens before it, if there are any. With the method
-    `extend`, the memory is extended by the arrays named steps.*, and then attended to. Arrays named losses.* become a
+    of the tokens before it, if there are any. With the method `extend`, the memory is extended by the arrays named
+    steps.*, and then attended to; with `pruned`, the layer is that of `layer_called`. Arrays named losses.* become a
     function of a head mask. An optimiser runs in the package's `training.descend`.
     """
     if operator in OPTIMISERS:
@@ -28,7 +28,9 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
     if not method:
         chosen = getattr(package, operator)
         return lambda layer, **arrays: needed(chosen(**options, **with_losses(arrays)))
-    if method == "call":
+    if method == "pruned":
+        options = {name: value for name, value in options.items() if name != HEADS}
+    if read_by(method) == "call":
         return lambda layer, **arrays: needed(layer(**arrays, **options))
     specification = find(operator)
     assert isinstance(specification, Layer)
@@ -70,9 +72,22 @@ STEPS = "steps."
 """Prefix of the names of the arrays that extend a memory."""
 
 
+HEADS = "heads"
+"""The option of a case that prunes a layer; the other options are those of the call."""
+
+
+def layer_called(layer: Any, method: str, options: Mapping[str, Any]) -> Any:
+    """The layer that a case calls, whose gradients it has: with the method `pruned`, the smaller one."""
+    return layer.pruned(options[HEADS]) if method == "pruned" else layer
+
+
+READ_BY = {"extend": "attend", "pruned": "call"}
+"""The methods that return a memory or a layer, and the method of it that a case calls then."""
+
+
 def read_by(method: str) -> str:
-    """The method whose outputs a case has: that which reads the memory, where the method extends it."""
-    return "attend" if method == "extend" else method
+    """The method whose outputs a case has: that of the memory or layer, where the method returns one."""
+    return READ_BY.get(method, method)
 
 
 SECOND = "second."

@@ -18,7 +18,7 @@ from attention_core import draws, reference
 from attention_core.differentiation import gradients as complex_step
 from attention_core.operators import FILE_OF
 from backends.archives import ArchiveError, load_arrays, pack_arrays, save_arrays
-from parity_tests.cases.call import Function, bind, layer_of, output_names, repeated, train
+from parity_tests.cases.call import Function, bind, layer_called, layer_of, output_names, repeated, train
 from parity_tests.cases.case import Arrays, Case, computed_in, is_floating
 
 CACHE = "ATTENTION_PARITY_CACHE"
@@ -131,7 +131,7 @@ def build_reference(case: Case, parameters: Mapping[str, np.ndarray]) -> Any:
         return None
     layer = getattr(reference, layer_of(case.operator))(**case.config)
     reference.set_parameters(layer, parameters)
-    return layer
+    return layer_called(layer, case.method, case.options)
 
 
 def computed_outputs(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
@@ -151,6 +151,7 @@ def called(case: Case) -> Function:
 def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangents: Mapping[int, np.ndarray]) -> Arrays:
     """The reference's gradients by name, without the cache."""
     layer = build_reference(case, parameters)
+    parameters = {} if layer is None else layer.parameters
     function = called(case)
     floating = {name: array for name, array in inputs.items() if is_floating(array)}
     rest = {name: array for name, array in inputs.items() if name not in floating}

@@ -1,9 +1,10 @@
-"""Cases of attention with several heads, and of their importance."""
+"""Cases of attention with several heads, of a layer without some of them, and of their importance."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +51,28 @@ def heads_cases() -> Iterator[Case]:
         yield case(f"score_{score}", f"The score {score} in every head.", full, options, EXACT)
 
 
+def pruned_cases() -> Iterator[Case]:
+    """A layer without some of its heads, for which a smaller one is made."""
+    case, sizes = partial(layer_case, "MultiHeadAttention"), ATTENTION
+    given: Arrays = {
+        **open_inputs(drawn_tensors(MULTI_HEAD_ATTENTION.method("call"), sizes), sizes),
+        "valid_lens": ROW_LENS,
+    }
+    six = {**HEADS, "num_heads": 6}
+
+    def pruned(name: str, shows: str, config: Mapping[str, Any], *heads: int, **options: Any) -> Case:
+        return case(name, shows, given, config, method="pruned", options={"heads": [*heads], **options})
+
+    yield pruned("pruned", "Without a head.", HEADS, 1)
+    yield pruned("pruned_several", "Without two heads, in no order.", six, 5, 0, per_head=True)
+    pairs, threes = {**six, "num_key_heads": 3}, {**six, "num_key_heads": 2}
+    yield pruned("pruned_group", "Without the two heads that share a key head.", pairs, 2, 3, per_head=True)
+    yield pruned("pruned_groups", "Without one head of each three that share keys.", threes, 1, 3, per_head=True)
+    yield pruned("pruned_unequal", "Groups of one head and of two remain.", threes, 0, 1, 4, per_head=True)
+    yield pruned("pruned_no_bias", "Projections without biases.", {**HEADS, "bias": False}, 0)
+    yield pruned("pruned_additive", "Another score, with parameters.", {**pairs, "score": "additive"}, 2, 3)
+
+
 def importance_cases() -> Iterator[Case]:
     """The importance of heads, for squared errors of outputs that are sums over the heads."""
     batch, heads, outputs = 4, 3, 5
@@ -68,4 +91,5 @@ def importance_cases() -> Iterator[Case]:
 def cases() -> Iterator[Case]:
     """Every case of several heads."""
     yield from heads_cases()
+    yield from pruned_cases()
     yield from importance_cases()

@@ -1,14 +1,16 @@
-"""Wrong attention with several heads, and wrong importance of heads."""
+"""Wrong attention with several heads, wrong pruning of heads, and wrong importance of heads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from attention_core.differentiation import gradients
+from attention_core.operators.multi_head import Remaining, remaining
 from attention_core.reference.memory import Memory
+from attention_core.specification import Sizes
 from parity_tests.cases.case import Arrays, Case
 from parity_tests.mutants.mutant import Wrong, mutant
 from parity_tests.mutants.shared import open_to, steps_of, where_all
@@ -102,6 +104,63 @@ def strided_heads(self: Any, array: Any) -> Any:
 def head_mask_of_the_first(original: Any, head_mask: Any) -> Any:
     """All sequences switch off the heads of the first."""
     return original(head_mask=None if head_mask is None else np.broadcast_to(head_mask[..., :1, :], head_mask.shape))
+
+
+def _prunes(case: Case) -> bool:
+    """Whether heads are pruned."""
+    return case.method == "pruned"
+
+
+def _prunes_shared(case: Case) -> bool:
+    """Whether heads are pruned that share key heads."""
+    return _prunes(case) and "num_key_heads" in case.config
+
+
+def _prunes_scaled(case: Case) -> bool:
+    """Whether heads with scaled scores are pruned."""
+    return _prunes(case) and case.config.get("score", "scaled_dot") == "scaled_dot"
+
+
+PRUNED = "MultiHeadAttention-{open,head_mask,pruned*}"
+
+
+@mutant(PRUNED, of="multi_head.remaining", touches=_prunes)
+def named_heads_kept(sizes: Sizes, heads: Sequence[int]) -> Remaining:
+    """Pruning keeps the heads that are named, and leaves out the others."""
+    return remaining(sizes, [head for head in range(sizes["heads"]) if head not in heads])
+
+
+@mutant(PRUNED, of="multi_head.remaining", touches=_prunes)
+def last_heads_pruned(original: Any, sizes: Sizes, heads: Sequence[int]) -> Any:
+    """Pruning leaves out as many heads as are named, but the last ones."""
+    return original(heads=range(sizes["heads"])[-len(heads) :])
+
+
+@mutant(PRUNED, of="multi_head.remaining", touches=_prunes_shared)
+def key_heads_by_query_heads(original: Any, sizes: Sizes, heads: Sequence[int]) -> Any:
+    """A pruned query head takes the key head of its own number with it."""
+    right, size = original(), sizes["head_size"]
+    key_heads = [head for head in range(sizes["key_heads"]) if head not in heads]
+    rows = [row for head in key_heads for row in range(head * size, (head + 1) * size)]
+    return right._replace(config={**right.config, "num_key_heads": len(key_heads)}, of_keys=rows)
+
+
+@mutant(PRUNED, of="multi_head.MultiHeadAttention.pruned", touches=_prunes)
+def rows_of_the_output_pruned(original: Any, self: Any, heads: Any) -> Any:
+    """Pruning takes rows of W_o in place of its columns, as those of W_q, W_k and W_v."""
+    layer, matrix = original(), self.parameters["W_o"]
+    rows = remaining(self.sizes, heads).of_queries
+    layer.parameters["W_o"] = matrix.take(rows, axis=-2, mode="wrap").swapaxes(-1, -2)[..., : matrix.shape[-2], :]
+    return layer
+
+
+@mutant(PRUNED, of="multi_head.MultiHeadAttention.pruned", touches=_prunes_scaled)
+def pruned_scale_of_all_heads(original: Any, self: Any) -> Any:
+    """After pruning, scores are divided by the root of the features of all heads that remain, not of one."""
+    layer = original()
+    if "scale" in layer.scored.sizes:
+        layer.scored.sizes = {**layer.scored.sizes, "scale": layer.sizes["hidden_size"] ** -0.5}
+    return layer
 
 
 @mutant("ablation_importance-*", of="ablation_importance", red="*:*")

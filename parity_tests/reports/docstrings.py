@@ -45,7 +45,11 @@ BESIDE_PARAM_DTYPE = {
 }
 """The meaning of a keyword beside param_dtype, since Flax has both."""
 GIVEN = {"memory": "as `prepare` returns it", "state": "as `start` returns it"}
-RETURNED = {"memory": "a `Memory`, which `attend` and `step` take", "state": "what the next `step` takes"}
+RETURNED = {
+    "memory": "a `Memory`, which `attend` and `step` take",
+    "state": "what the next `step` takes",
+    "layer": "the smaller layer",
+}
 """Arguments with fields, the methods that return them, and those that accept them."""
 TOKENS = ("tokens", "source", "inputs", "targets")
 GENERAL = {

@@ -80,12 +80,13 @@ class Exported:
 def exportable(cases: Iterable[Case]) -> list[Case]:
     """The cases that arrays in a file can state.
 
-    The others are trainings, arguments that are functions, and calls whose order in a process matters.
+    The others are trainings, arguments that are functions, pruned layers, and calls whose order in a process matters.
     """
     return [
         case
         for case in cases
         if case.operator != TRAINING
+        and case.method != "pruned"
         and not (case.again or case.twice or any(name.startswith("losses.") for name in case.inputs))
     ]
 

@@ -18,6 +18,7 @@ from attention_core.specification import FLOATING
 from backends import read_requirements
 from parity_tests.cases.call import (
     bind,
+    layer_called,
     layer_of,
     output_names,
     repeated,
@@ -155,6 +156,7 @@ class Backend(Package):
         layer = self.layer(layer_of(operator), config, dtype) if method else None
         if layer is not None:
             self._set(layer, parameters)
+            layer = layer_called(layer, method, cell["options"])
         if method == "train":
             return Outputs(train(self.package, layer, cell["options"], inputs, self.place, self.runtime.to_numpy))
         function = self.function(operator, method, options, json.dumps(cell["shared"]), cell["twice"])

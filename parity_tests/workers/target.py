@@ -330,8 +330,9 @@ def function_name(operator: str, method: str) -> str:
 
 
 def names() -> list[str]:
-    """All names that a target may define: functions, layers, and methods of layers."""
-    methods = [method.name for layer in LAYERS for method in layer.methods if not method.name.endswith(".prepare")]
+    """All names that a target may define: functions, layers, and methods of layers that return arrays."""
+    methods = [method.name for layer in LAYERS for method in layer.methods]
+    methods = [name for name in methods if not name.endswith((".prepare", ".pruned"))]  # which return no arrays
     return [operator.name for operator in (*OPERATORS, *UPDATES)] + [
         function_name(*name.split(".")) for name in methods
     ]

@@ -229,6 +229,34 @@ LAYERS: Table = {
             "or their mean.",
         ),
         (
+            lambda layer, a: layer.pruned(1),
+            "MultiHeadAttention.pruned: heads is 1, expected a list of whole numbers of at least 0: numbers of the "
+            "heads to leave out.",
+        ),
+        (
+            lambda layer, a: layer.pruned([-1]),
+            "MultiHeadAttention.pruned: heads is [-1], expected a list of whole numbers of at least 0: numbers of the "
+            "heads to leave out.",
+        ),
+        (
+            lambda layer, a: layer.pruned([True, False, False]),
+            "MultiHeadAttention.pruned: heads is [True, False, False], expected a list of whole numbers of at least 0: "
+            "numbers of the heads to leave out.",
+        ),
+        (
+            lambda layer, a: layer.pruned([1, 3]),
+            "MultiHeadAttention.pruned: heads is [1, 3], expected numbers from 0 to 2: the layer has 3 heads.",
+        ),
+        (
+            lambda layer, a: layer.pruned([2, 2]),
+            "MultiHeadAttention.pruned: heads is [2, 2], expected each head once.",
+        ),
+        (
+            lambda layer, a: layer.pruned([0, 2, 1]),
+            "MultiHeadAttention.pruned: heads is [0, 2, 1], expected at most 2 of the 3 heads: a layer has at least "
+            "one.",
+        ),
+        (
             lambda layer, a: layer.step(a(3, 4), a(1, 3, 10)),
             "GRU.step: bidirectional is True, expected False: the backward direction begins at the last step. Call the "
             "layer on whole sequences.",

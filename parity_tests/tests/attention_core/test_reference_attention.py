@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from attention_core import reference
 from attention_core.draws import uniform
 from attention_core.operators import LAYERS
+from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION, remaining
 from parity_tests.cases.call import STEPS
 from parity_tests.cases.expected import build_reference, outputs
 from parity_tests.cases.suite import all_cases, select
@@ -177,6 +178,20 @@ def test_a_pruned_head_contributes_nothing():
     off, _ = layer(inputs, inputs, inputs, head_mask=np.array([1.0, 0.0]))
     layer.parameters["W_o"][:, 3:] = 0.0
     assert_allclose(off, layer(inputs, inputs, inputs)[0], rtol=1e-14)
+
+
+def test_the_rows_that_remain_without_heads_by_hand():
+    """Six heads of two features, in groups of three: what is left of the groups decides the key heads."""
+    sizes = MULTI_HEAD_ATTENTION.sizes({"query_size": 12, "num_heads": 6, "num_key_heads": 2})
+    config, of_queries, of_keys = remaining(sizes, [4, 0])
+    assert (config["num_heads"], config["num_key_heads"], config["hidden_size"]) == (4, 2, 8)
+    assert of_queries == [2, 3, 4, 5, 6, 7, 10, 11] and of_keys == [0, 1, 2, 3]
+    config, of_queries, of_keys = remaining(sizes, [0, 1, 2])
+    assert (config["num_heads"], config["num_key_heads"]) == (3, 1) and of_keys == [2, 3]
+    config, of_queries, of_keys = remaining(sizes, [5])
+    assert (config["num_heads"], config["num_key_heads"]) == (5, 5) and of_keys == [0, 1, 0, 1, 0, 1, 2, 3, 2, 3]
+    whole = remaining(sizes, [])
+    assert whole.of_queries == [*range(12)] and whole.of_keys == [*range(4)]
 
 
 def test_importance_of_heads_by_hand():

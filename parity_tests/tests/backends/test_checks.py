@@ -12,7 +12,7 @@ import pytest
 from attention_core import errors
 from attention_core.operators import find
 from attention_core.specification import Layer, Operator
-from parity_tests.cases.call import LISTS, bind
+from parity_tests.cases.call import LISTS, bind, layer_called
 from parity_tests.cases.case import Case
 from parity_tests.cases.suite import all_cases
 
@@ -30,7 +30,7 @@ def called(case: Case) -> set[str]:
     reads = {tensor.name.partition(".")[0] for tensor in entry.method(case.method).inputs}
     before = {"prepare"} if "memory" in reads else set()
     before |= {"start"} if case.method == "step" and before else set()
-    before |= {"attend"} if case.method == "extend" else set()
+    before |= {"attend"} if case.method == "extend" else {"call"} if case.method == "pruned" else set()
     return {f"{case.operator}.{method}" for method in before | {case.method}}
 
 
@@ -49,6 +49,7 @@ def test_a_call_is_checked_once(backend: SimpleNamespace, case: Case, monkeypatc
         return present(operator, arrays)
 
     monkeypatch.setattr(errors, "_present", counted)
+    layer = layer_called(layer, case.method, case.options)
     bind(backend.package, case.operator, case.method, case.options)(layer, **given)
     inside = [name for name in checked if name.partition(".")[0] != case.operator]
     assert {*checked} - {*inside} == called(case) and {*checked.values()} == {1}
