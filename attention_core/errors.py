@@ -55,6 +55,7 @@ ADVICE = {
     "num_layers - 1": "Give one mask for each recurrent layer but the top one.",
     "earlier": "Give every mask one row for each query, or one row for all.",
     "steps": "Give every step its own row, or one row for all steps.",
+    "weights's steps": "Give the weights of self-attention, whose queries and keys are the same steps.",
     "positions": "Make the layer with a position for each key.",
     "value_size": "Make the layer with the value_size of the values.",
     "state_size": "A state holds hidden_size numbers for each direction, and an LSTM's as many again for its cells.",
@@ -331,10 +332,10 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
                 continue
             expected, owner = bound.setdefault(axis, (size, tensor.name))
             if size != expected:
-                raise ShapeError(
-                    f"{operator.title}: axis '{axis}' is {size} in {tensor.name} but {expected} in {owner}. "
-                    f"{_advice(axis, owner)} {listed(shapes)}"
-                )
+                sizes = f"{size} in {tensor.name} but {expected} in {owner}"
+                if owner == tensor.name:
+                    sizes = f"both {expected} and {size} in {owner}"
+                raise ShapeError(f"{operator.title}: axis '{axis}' is {sizes}. {_advice(axis, owner)} {listed(shapes)}")
     if len(with_heads) == 2 and not any("heads" in tensor.axes for tensor in operator.inputs):
         split, whole = with_heads[True].name, with_heads[False].name
         cure = f"Give {whole}[:, None], which is the same for every head." if with_heads[False].broadcast else None

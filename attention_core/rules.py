@@ -78,6 +78,17 @@ def some_heads(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) ->
         raise OptionError(f"{start} at most {num_heads - 1} of the {num_heads} heads: a layer has at least one.")
 
 
+def some_weights(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse weights without a layer or without a head.
+
+    Raises: ShapeError.
+    """
+    for axis in ("layers", "heads"):
+        if axes.get(axis) == 0:
+            shapes = listed({"weights": tuple(given["weights"].shape)})
+            raise ShapeError(f"{title}: axis '{axis}' is 0 in weights, expected at least 1. {shapes}")
+
+
 def position_for_each_step(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
     """Refuse a step beyond the last position.
 

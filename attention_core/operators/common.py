@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attention_core.specification import Option, Tensor
 
+ABNAR = "Abnar and Zuidema 2020, section 3, arXiv:2005.00928"
 AINSLIE = "Ainslie et al. 2023, section 2.2, arXiv:2305.13245"
 BA = "Ba et al. 2016, section 3, arXiv:1607.06450"
 BAHDANAU = "Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473"

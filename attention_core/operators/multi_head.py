@@ -1,4 +1,4 @@
-"""Attention with several heads, and how much each of them matters."""
+"""Attention with several heads, how much each of them matters, and how it flows through layers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from attention_core.errors import OptionError
 from attention_core.operators.attention import _QUERY_SIZE, CAPPED_SCORES, HIDDEN, extension, score_option, scored
 from attention_core.operators.common import (
+    ABNAR,
     AINSLIE,
     BIAS,
     DROPOUT,
@@ -23,7 +24,7 @@ from attention_core.operators.common import (
     WEIGHTS,
 )
 from attention_core.operators.local import NUM_POSITIONS
-from attention_core.rules import position_for_each_key, some_heads, weights_per_head
+from attention_core.rules import position_for_each_key, some_heads, some_weights, weights_per_head
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
 
 _HEADS_FORMULA = (
@@ -275,4 +276,36 @@ TAYLOR_IMPORTANCE = Operator(
     notes="The loss of an example must depend on no row of head_mask but its own.",
 )
 
-OPERATORS = (MULTI_HEAD_ATTENTION, ABLATION_IMPORTANCE, TAYLOR_IMPORTANCE)
+_RESIDUAL = Option(
+    "residual",
+    "float",
+    "share of the residual connection around each layer: a step passes on so much of itself",
+    "0.5",
+    "rate",
+    keyword_only=True,
+)
+
+ATTENTION_ROLLOUT = Operator(
+    name="attention_rollout",
+    summary="Multiply the attention of all layers: how much each step at the top attends to each step at the bottom.",
+    formula=(
+        "rollout[b] = A[layers - 1, b] @ ... @ A[1, b] @ A[0, b];  "
+        "A[l, b] = residual I + (1 - residual) mean over h of weights[l, b, h]"
+    ),
+    source=ABNAR,
+    tensors=(
+        Tensor(
+            "weights",
+            ("layers", "batch", "heads", "steps", "steps"),
+            "weights of self-attention in every head of every layer, the layer next to the inputs first",
+        ),
+    ),
+    options=(_RESIDUAL,),
+    outputs=(
+        Tensor("rollout", ("batch", "steps", "steps"), "probabilities over the steps at the bottom, if weights are"),
+    ),
+    rules=(some_weights,),
+    notes="A step that may attend to nothing in a layer, whose weights are 0, keeps its residual share alone.",
+)
+
+OPERATORS = (MULTI_HEAD_ATTENTION, ABLATION_IMPORTANCE, TAYLOR_IMPORTANCE, ATTENTION_ROLLOUT)

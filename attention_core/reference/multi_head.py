@@ -1,4 +1,4 @@
-"""Attention with several heads, and how much each of them matters in NumPy."""
+"""Attention with several heads, how much each of them matters, and how it flows through layers, in NumPy."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from attention_core.differentiation import gradients
 from attention_core.operators.multi_head import (
     ABLATION_IMPORTANCE,
+    ATTENTION_ROLLOUT,
     MULTI_HEAD_ATTENTION,
     TAYLOR_IMPORTANCE,
     remaining,
@@ -21,7 +22,7 @@ from attention_core.reference.memory import Memory
 from attention_core.reference.pooling import for_each_head, pool
 from attention_core.specification import Layer
 
-__all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
+__all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance", "attention_rollout"]
 
 
 class MultiHeadAttention(ScoredAttention):
@@ -367,3 +368,34 @@ def taylor_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
     ]
     product = head_mask * slope
     return np.where(product < 0.0, -product, product).mean(axis=0)
+
+
+def attention_rollout(weights: np.ndarray, *, residual: float = 0.5) -> np.ndarray:
+    """Multiply the attention of all layers: how much each step at the top attends to each step at the bottom.
+
+    rollout[b] = A[layers - 1, b] @ ... @ A[1, b] @ A[0, b]
+    A[l, b] = residual I + (1 - residual) mean over h of weights[l, b, h]
+
+    A step that may attend to nothing in a layer, whose weights are 0, keeps its residual share alone.
+
+    Args:
+        weights: (layers, batch, heads, steps, steps); weights of self-attention in every head of every layer, the layer
+            next to the inputs first
+        residual (default 0.5): share of the residual connection around each layer: a step passes on so much of itself
+    Returns:
+        rollout: (batch, steps, steps); probabilities over the steps at the bottom, if weights are
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+        ShapeError: weights without a layer or without a head
+    Source: Abnar and Zuidema 2020, section 3, arXiv:2005.00928
+    Example:
+        rollout = attention.attention_rollout(weights)
+    """
+    check(ATTENTION_ROLLOUT, weights=weights, residual=residual)
+    weights = promote(weights)
+    mixed = residual * np.eye(weights.shape[-1]) + (1.0 - residual) * weights.mean(axis=-3)
+    first, *others = (mixed[..., layer, :, :, :] for layer in range(mixed.shape[-4]))
+    for layer in others:
+        first = layer @ first
+    return first

@@ -1,4 +1,4 @@
-"""Attention with several heads, and how much each of them matters, in MXNet."""
+"""Attention with several heads, how much each of them matters, and how it flows through layers, in MXNet."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mxnet as mx
-from mxnet import autograd, np
+from mxnet import autograd, np, npx
 
 from attention_core.operators.multi_head import (
     ABLATION_IMPORTANCE,
+    ATTENTION_ROLLOUT,
     MULTI_HEAD_ATTENTION,
     TAYLOR_IMPORTANCE,
     remaining,
@@ -21,7 +22,7 @@ from backends.mxnet.memory import Memory
 from backends.mxnet.module import initialise, linear, projected
 from backends.mxnet.pooling import shown
 
-__all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
+__all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance", "attention_rollout"]
 
 
 class MultiHeadAttention(ScoredAttention):
@@ -396,6 +397,37 @@ def taylor_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
     (slopes,) = autograd.grad(total, [factors], train_mode=autograd.is_training())
     with autograd.pause():
         return np.abs(factors * slopes.as_np_ndarray()).mean(axis=0)
+
+
+def attention_rollout(weights: np.ndarray, *, residual: float = 0.5) -> np.ndarray:
+    """Multiply the attention of all layers: how much each step at the top attends to each step at the bottom.
+
+    rollout[b] = A[layers - 1, b] @ ... @ A[1, b] @ A[0, b]
+    A[l, b] = residual I + (1 - residual) mean over h of weights[l, b, h]
+
+    A step that may attend to nothing in a layer, whose weights are 0, keeps its residual share alone.
+
+    Args:
+        weights: (layers, batch, heads, steps, steps); weights of self-attention in every head of every layer, the layer
+            next to the inputs first
+        residual (default 0.5): share of the residual connection around each layer: a step passes on so much of itself
+    Returns:
+        rollout: (batch, steps, steps); probabilities over the steps at the bottom, if weights are
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+        ShapeError: weights without a layer or without a head
+    Source: Abnar and Zuidema 2020, section 3, arXiv:2005.00928
+    Example:
+        rollout = attention.attention_rollout(weights)
+    """
+    check(ATTENTION_ROLLOUT, weights=weights, residual=residual)
+    identity = np.eye(weights.shape[-1], dtype=weights.dtype, ctx=weights.ctx)
+    rollout = None
+    for layer in weights:
+        mixed = residual * identity + (1.0 - residual) * mean_of_heads(layer)
+        rollout = mixed if rollout is None or mixed.size == 0 else npx.batch_dot(mixed, rollout)
+    return rollout
 
 
 # ------------------------------------------------------------------------------------------------ particular to MXNet

@@ -30,6 +30,7 @@ MULTIPLYING = (
     "*Decoder",
     "Translator",
     "*_importance",  # of the losses that the parity tests give
+    "attention_rollout",
 )
 
 REQUIREMENTS = Requirements(

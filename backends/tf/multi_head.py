@@ -1,4 +1,4 @@
-"""Attention with several heads, and how much each of them matters, in TensorFlow."""
+"""Attention with several heads, how much each of them matters, and how it flows through layers, in TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tensorflow as tf
 from attention_core.errors import check
 from attention_core.operators.multi_head import (
     ABLATION_IMPORTANCE,
+    ATTENTION_ROLLOUT,
     MULTI_HEAD_ATTENTION,
     TAYLOR_IMPORTANCE,
     remaining,
@@ -21,7 +22,7 @@ from backends.tf.masking import _attention_mask, open_to, size
 from backends.tf.memory import Memory
 from backends.tf.module import chosen, joined, projected
 
-__all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
+__all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance", "attention_rollout"]
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -418,3 +419,31 @@ def taylor_importance(losses: Losses, head_mask: tf.Tensor) -> tf.Tensor:
         loss = losses(head_mask)
     slope = tape.gradient(loss, head_mask, unconnected_gradients=tf.UnconnectedGradients.ZERO)
     return tf.reduce_mean(tf.abs(head_mask * slope), axis=0)
+
+
+def attention_rollout(weights: tf.Tensor, *, residual: float = 0.5) -> tf.Tensor:
+    """Multiply the attention of all layers: how much each step at the top attends to each step at the bottom.
+
+    rollout[b] = A[layers - 1, b] @ ... @ A[1, b] @ A[0, b]
+    A[l, b] = residual I + (1 - residual) mean over h of weights[l, b, h]
+
+    A step that may attend to nothing in a layer, whose weights are 0, keeps its residual share alone.
+
+    Args:
+        weights: (layers, batch, heads, steps, steps); weights of self-attention in every head of every layer, the layer
+            next to the inputs first
+        residual (default 0.5): share of the residual connection around each layer: a step passes on so much of itself
+    Returns:
+        rollout: (batch, steps, steps); probabilities over the steps at the bottom, if weights are
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+        ShapeError: weights without a layer or without a head
+    Source: Abnar and Zuidema 2020, section 3, arXiv:2005.00928
+    Example:
+        rollout = attention.attention_rollout(weights)
+    """
+    check(ATTENTION_ROLLOUT, weights=weights, residual=residual)
+    identity = tf.eye(size(weights, -1), dtype=weights.dtype)
+    layers = residual * identity + (1.0 - residual) * tf.reduce_mean(weights, axis=2)
+    return tf.foldl(lambda rollout, layer: layer @ rollout, layers)

@@ -1,4 +1,4 @@
-"""Attention with several heads, and how much each of them matters, in PyTorch."""
+"""Attention with several heads, how much each of them matters, and how it flows through layers, in PyTorch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from attention_core.operators.multi_head import (
     ABLATION_IMPORTANCE,
+    ATTENTION_ROLLOUT,
     MULTI_HEAD_ATTENTION,
     TAYLOR_IMPORTANCE,
     remaining,
@@ -19,7 +20,7 @@ from backends.torch.attention import Answer, ScoredAttention, attention_layer
 from backends.torch.masking import _attention_mask, open_to
 from backends.torch.memory import Memory
 
-__all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance"]
+__all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance", "attention_rollout"]
 
 
 class MultiHeadAttention(ScoredAttention):
@@ -377,3 +378,33 @@ def taylor_importance(losses: Losses, head_mask: torch.Tensor) -> torch.Tensor:
     # A transform of functions, which asks neither for a leaf nor for gradients to be on, and fills no .grad.
     slope = torch.func.grad(lambda factors: losses(factors).sum())(head_mask)
     return (head_mask * slope).abs().mean(dim=0)
+
+
+def attention_rollout(weights: torch.Tensor, *, residual: float = 0.5) -> torch.Tensor:
+    """Multiply the attention of all layers: how much each step at the top attends to each step at the bottom.
+
+    rollout[b] = A[layers - 1, b] @ ... @ A[1, b] @ A[0, b]
+    A[l, b] = residual I + (1 - residual) mean over h of weights[l, b, h]
+
+    A step that may attend to nothing in a layer, whose weights are 0, keeps its residual share alone.
+
+    Args:
+        weights: (layers, batch, heads, steps, steps); weights of self-attention in every head of every layer, the layer
+            next to the inputs first
+        residual (default 0.5): share of the residual connection around each layer: a step passes on so much of itself
+    Returns:
+        rollout: (batch, steps, steps); probabilities over the steps at the bottom, if weights are
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        OptionError: an argument is outside its domain
+        ShapeError: weights without a layer or without a head
+    Source: Abnar and Zuidema 2020, section 3, arXiv:2005.00928
+    Example:
+        rollout = attention.attention_rollout(weights)
+    """
+    check(ATTENTION_ROLLOUT, weights=weights, residual=residual)
+    identity = torch.eye(weights.shape[-1], dtype=weights.dtype, device=weights.device)
+    rollout, *above = (residual * identity + (1.0 - residual) * weights.mean(dim=2)).unbind()
+    for layer in above:
+        rollout = layer @ rollout
+    return rollout

@@ -39,6 +39,7 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "key_heads": COUNT[:5],
     "num_heads": COUNT[:5],
     "num_key_heads": COUNT[:5],
+    "layers": COUNT[:4],
     "num_layers": COUNT[:4],
     "num_best": COUNT[:4],
     "queries": LENGTH,

@@ -41,7 +41,17 @@ from parity_tests.cases.layouts import LAYOUTS
 Setting = tuple[str, Any]
 """A setting in a dimension: a name, such as keys, and a value, such as 1025."""
 
-BASE = {"batch": 2, "heads": 3, "queries": 5, "keys": 7, "num_layers": 2, "num_heads": 2, "num_best": 1, "steps": 5}
+BASE = {
+    "batch": 2,
+    "heads": 3,
+    "queries": 5,
+    "keys": 7,
+    "layers": 4,
+    "num_layers": 2,
+    "num_heads": 2,
+    "num_best": 1,
+    "steps": 5,
+}
 BASE_WIDTHS = (4, 6, 8, 9, 10, 11)
 """The sizes of axes in rows that do not vary sizes, widths in turn: those of the cases written by hand."""
 

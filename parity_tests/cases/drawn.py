@@ -55,8 +55,8 @@ LEAST: Mapping[str, Mapping[str, int]] = {
     },
     "relative_bias": {"num_buckets": 4},
 }
-"""Sizes below which an operator refuses, or is degenerate, and its gradients only rounding: in one dimension a cosine is
-1 or -1, and so are two normalized features.
+"""Sizes below which an operator refuses, or is degenerate, and its gradients only rounding: in one dimension a cosine
+is 1 or -1, and so are two normalized features.
 """
 
 INFINITE = ("scores", "additive_mask", "bias")
@@ -352,7 +352,7 @@ def is_size(option: Option) -> bool:
 
 
 def methods_of(entry: Operator | Layer) -> list[str]:
-    """The methods of a layer that cases are drawn for: all but `prepare`, whose memory the others read, and `pruned`."""
+    """The methods of a layer that cases are drawn for: not `prepare`, whose memory the others read, and not `pruned`."""
     if isinstance(entry, Operator):
         return [""]
     methods = (method.name.rpartition(".")[2] for method in entry.methods)

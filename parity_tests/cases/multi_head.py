@@ -1,4 +1,4 @@
-"""Cases of attention with several heads, of a layer without some of them, and of their importance."""
+"""Cases of attention with several heads, of a layer without some of them, and of their importance and rollout."""
 
 from __future__ import annotations
 
@@ -88,8 +88,25 @@ def importance_cases() -> Iterator[Case]:
         yield Case(operator, "cut", "Some heads are off already.", cut, gradients=False)
 
 
+def rollout_cases() -> Iterator[Case]:
+    """Weights of several layers, multiplied."""
+    name, shape = "attention_rollout", (4, 2, 3, 5, 5)
+    weights = np.exp(draws.uniform("rollout", shape, 3.0, SEED))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    yield Case(name, "plain", "Four layers of three heads.", {"weights": weights}, dtypes=DTYPES)
+    yield Case(name, "residual", "Another share of the residual connection.", {"weights": weights}, {"residual": 0.2})
+    yield Case(name, "no_residual", "The layers alone.", {"weights": weights}, {"residual": 0.0})
+    yield Case(name, "one_layer", "The weights of a single layer.", {"weights": weights[:1]}, dtypes=EXACT)
+    masked = np.where(np.arange(5) <= np.arange(5)[:, None], weights, 0.0)
+    masked[:, 1, :, 2] = 0.0
+    yield Case(name, "zeros", "Causal weights, and a step that attends to nothing.", {"weights": masked}, dtypes=EXACT)
+    for axis, empty in (("batch", weights[:, :0]), ("steps", weights[..., :0, :0])):
+        yield Case(name, f"no_{axis}", f"An empty axis: {axis}.", {"weights": empty}, dtypes=EXACT)
+
+
 def cases() -> Iterator[Case]:
     """Every case of several heads."""
     yield from heads_cases()
     yield from pruned_cases()
     yield from importance_cases()
+    yield from rollout_cases()

@@ -1,4 +1,4 @@
-"""Wrong attention with several heads, wrong pruning of heads, and wrong importance of heads."""
+"""Wrong attention with several heads, wrong pruning of heads, and wrong importance and rollout of heads."""
 
 from __future__ import annotations
 
@@ -177,6 +177,54 @@ def signs_cancel(losses: Any, head_mask: Any) -> Any:
         lambda arrays: (losses(arrays["head_mask"]),), {"head_mask": head_mask}, cotangents, stacked=False
     )
     return (head_mask * slopes["head_mask"]).mean(axis=0)
+
+
+def _has_steps(case: Case) -> bool:
+    """Whether there are steps in some sequence."""
+    return case.inputs["weights"].size > 0
+
+
+def _several_layers(case: Case) -> bool:
+    """Whether there are several layers, and several steps, without which their order is the same."""
+    layers, *_, steps = case.inputs["weights"].shape
+    return _has_steps(case) and layers > 1 and steps > 1
+
+
+def _several_heads(case: Case) -> bool:
+    """Whether there are steps, and several heads."""
+    return _has_steps(case) and case.inputs["weights"].shape[-3] > 1
+
+
+def _with_identity(case: Case) -> bool:
+    """Whether there are steps, and a residual connection."""
+    return _has_steps(case) and case.options.get("residual", 0.5) > 0.0
+
+
+ROLLOUT = "attention_rollout-*"
+
+
+@mutant(ROLLOUT, of="attention_rollout", touches=_several_layers)
+def rollout_from_the_top(original: Any, weights: Any) -> Any:
+    """The last layer is the rightmost factor of a rollout."""
+    return original(weights=weights[..., ::-1, :, :, :, :])
+
+
+@mutant(ROLLOUT, of="attention_rollout", touches=_with_identity)
+def rollout_of_layers_alone(original: Any) -> Any:
+    """A rollout multiplies the layers without their residual connections."""
+    return original(residual=0.0)
+
+
+@mutant(ROLLOUT, of="attention_rollout", touches=_with_identity)
+def rollout_without_identity(original: Any, weights: Any, residual: float) -> Any:
+    """A rollout scales the weights of each layer by 1 - residual, and leaves out the steps' own shares."""
+    return original(residual=0.0) * (1.0 - residual) ** weights.shape[-5]
+
+
+@mutant(ROLLOUT, of="attention_rollout", touches=_several_heads)
+def rollout_of_multiplied_heads(original: Any, weights: Any) -> Any:
+    """A rollout takes the product of a layer's heads, not their mean."""
+    return original(weights=np.prod(weights, axis=-3, keepdims=True))
 
 
 @mutant(

@@ -221,6 +221,16 @@ PORTING: dict[str, Porting] = {
         ("gradient-based head importance", "sensitivity of a head mask"),
         ("It is the mean over examples of absolute values; in the absolute value of the mean, examples would cancel.",),
     ),
+    "attention_rollout": Porting(
+        ("rollout of attention weights",),
+        (
+            "The last layer is the leftmost factor. Weights stacked from the top down give another product.",
+            "The paper and its code take equal shares, residual=0.5; adding the identity and dividing each row by its "
+            "sum is the same, as long as rows sum to 1.",
+            "Heads are averaged. Variants for images take their maximum, or leave out small weights.",
+            "Weights must be those before dropout, as layers here return them: pass per_head=True, and stack them.",
+        ),
+    ),
     "SinusoidalPositions": Porting(
         ("sinusoidal positional encoding", "timing signal"),
         (

@@ -14,6 +14,20 @@ Table = dict[type[AttentionError], list[tuple[Any, ...]]]
 FUNCTIONS: Table = {
     ShapeError: [
         (
+            lambda p, a: p.attention_rollout(a(4, 2, 3, 5, 6)),
+            "attention_rollout: axis 'steps' is both 5 and 6 in weights. Give the weights of self-attention, whose "
+            "queries and keys are the same steps. Shapes: weights=(4, 2, 3, 5, 6).",
+        ),
+        (
+            lambda p, a: p.attention_rollout(a(4, 2, 5, 5)),
+            "attention_rollout: weights has 4 axes, expected (layers, batch, heads, steps, steps). Shapes: weights=(4, "
+            "2, 5, 5).",
+        ),
+        (
+            lambda p, a: p.attention_rollout(a(4, 2, 0, 5, 5)),
+            "attention_rollout: axis 'heads' is 0 in weights, expected at least 1. Shapes: weights=(4, 2, 0, 5, 5).",
+        ),
+        (
             lambda b, a: b.dot_score(a(2, 5, 4), a(2, 7, 8)),
             "dot_score: axis 'features' is 8 in keys but 4 in queries. Project one of the two, or use "
             "AdditiveAttention, whose keys may have another size. Shapes: queries=(2, 5, 4), keys=(2, 7, 8).",

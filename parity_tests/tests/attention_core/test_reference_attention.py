@@ -194,6 +194,17 @@ def test_the_rows_that_remain_without_heads_by_hand():
     assert whole.of_queries == [*range(12)] and whole.of_keys == [*range(4)]
 
 
+def test_rollout_by_hand():
+    """Two layers of two heads: mean, half of the identity, and the upper layer as the left factor."""
+    lower = np.array([[[0.0, 1.0], [1.0, 0.0]], [[1.0, 0.0], [1.0, 0.0]]])
+    upper = np.array([[[1.0, 0.0], [0.0, 1.0]], [[0.5, 0.5], [0.0, 1.0]]])
+    weights = np.stack([lower, upper])[:, None]
+    below, above = np.array([[0.75, 0.25], [0.5, 0.5]]), np.array([[0.875, 0.125], [0.0, 1.0]])
+    assert_allclose(reference.attention_rollout(weights), [above @ below])
+    assert_allclose(reference.attention_rollout(weights, residual=0.0), [[[0.625, 0.375], [1.0, 0.0]]])
+    assert_allclose(reference.attention_rollout(weights).sum(axis=-1), 1.0)
+
+
 def test_importance_of_heads_by_hand():
     """Losses that are squares: a head off changes (a + b)² to b², and the slope there is 2(a + b)a."""
     a, b = np.array([3.0, -1.0]), np.array([1.0, 2.0])
