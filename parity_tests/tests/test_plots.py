@@ -71,6 +71,71 @@ def test_titles_have_to_be_as_many_as_heatmaps():
         plots.heatmap(WEIGHTS, OUTPUTS, INPUTS, titles=["a", "b"])
 
 
+def layers_of_heads(layers: int, heads: int, rows: int, columns: int) -> np.ndarray:
+    """Weights whose largest entry differs from head to head."""
+    return np.arange(1.0, layers * heads * rows * columns + 1.0).reshape(layers, heads, rows, columns) / 1000.0
+
+
+def test_a_grid_has_a_row_of_heads_for_each_layer_and_one_scale():
+    weights = layers_of_heads(2, 3, 2, 4)
+    figure = plots.grid(weights, OUTPUTS, INPUTS)
+    drawn = [axes for axes in figure.axes if axes.images]
+    titles = [f"layer {layer}, head {head}" for layer in (1, 2) for head in (1, 2, 3)]
+    assert [axes.get_title() for axes in drawn] == titles and len(figure.axes) == len(drawn) + 1
+    assert [axes.get_subplotspec().rowspan.start for axes in drawn] == [0, 0, 0, 1, 1, 1]
+    assert {axes.images[0].get_clim() for axes in drawn} == {(0.0, 0.048)}
+    for axes, array in zip(drawn, weights.reshape(-1, 2, 4), strict=True):
+        np.testing.assert_array_equal(axes.images[0].get_array(), array)
+    assert [axes.get_ylabel() for axes in drawn] == ["outputs", "", "", "outputs", "", ""]
+    assert [axes.get_xlabel() for axes in drawn] == ["", "", "", "inputs", "inputs", "inputs"]
+    assert [labels(axes) for axes in drawn] == [
+        (OUTPUTS if head == 0 else [], INPUTS if layer == 0 else []) for layer in range(2) for head in range(3)
+    ]
+
+
+def test_each_heatmap_of_a_grid_may_have_a_scale_of_its_own():
+    weights = layers_of_heads(2, 3, 2, 4)
+    figure = plots.grid(weights, OUTPUTS, INPUTS, scale_each=True)
+    drawn = [axes for axes in figure.axes if axes.images and axes.get_title()]
+    largest = weights.max(axis=(2, 3)).ravel()
+    assert [axes.images[0].get_clim() for axes in drawn] == [(0.0, one) for one in largest]
+    assert len(figure.axes) == 12
+    assert plots.grid(0.0 * weights).axes[0].images[0].get_clim() == (0.0, 1.0)
+
+
+def test_a_grid_cuts_padding_off_and_needs_no_tokens():
+    weights = layers_of_heads(1, 2, 2, 4)
+    axes = plots.grid(weights, OUTPUTS, INPUTS, 2).axes[1]
+    assert labels(axes)[1] == ["go", "."] and axes.images[0].get_array().shape == (2, 2)
+    assert axes.images[0].get_clim() == (0.0, 0.014)
+    assert labels(plots.grid(weights).axes[0]) == ([""] * 2, [""] * 4)
+
+
+@pytest.mark.parametrize(("layers", "heads", "steps"), [(1, 1, 3), (2, 4, 12), (6, 8, 12), (1, 24, 40)])
+def test_a_grid_of_any_size_fits_a_page_and_its_labels_their_cells(layers: int, heads: int, steps: int, tmp_path):
+    tokens = [f"word{number}" for number in range(steps)]
+    figure = plots.grid(layers_of_heads(layers, heads, steps, steps), tokens, tokens)
+    assert figure.get_figwidth() <= max(plots.WIDEST, heads * (plots.SMALLEST + 0.15) + 1.5)
+    visible = [label for label in figure.axes[0].get_xticklabels() if label.get_visible()]
+    assert len(visible) == (steps if steps <= 12 else 10)
+    if layers == 2:
+        figure.savefig(tmp_path / "grid.png")
+        assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((WEIGHTS,), r"grid: weights have shape \(2, 4\), expected \(layers, heads, rows, columns\)"),
+        ((np.zeros((1, 0, 2, 4)),), r"grid: weights have shape \(1, 0, 2, 4\), expected .* none of which is 0"),
+        ((np.zeros((1, 3, 2, 4)), ["va"], INPUTS), r"grid: weights have shape \(2, 4\), expected \(1, 4\)"),
+    ],
+)
+def test_a_grid_that_does_not_fit_is_refused_with_its_sizes(arguments, words: str):
+    with pytest.raises(ValueError, match=words):
+        plots.grid(*arguments)
+
+
 def test_curves_share_an_axis_with_their_distance_below_on_a_log_scale(tmp_path):
     losses = {"torch": [4.0, 2.0, 1.0], "jax": [4.0, 2.0 + 2e-10, 1.0 - 1e-9], "mxnet": [4.0, 2.0]}
     figure = plots.curves(losses, validation={"torch": [3.0, 1.5]})
