@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +75,18 @@ def test_prune_heads(backend: SimpleNamespace, example: Callable[..., str]):
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
     assert len(losses) == 5 and losses[2] < 2.0 * losses[0] and losses[3] > 50.0 * losses[0]
     assert losses[4] == losses[2] and re.search(r"256 steps takes [\d.]+ ms instead of [\d.]+ ms\n", output)
+
+
+@pytest.mark.frameworks("torch")
+def test_the_lines_about_heads_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("scipy")
+    pytest.importorskip("matplotlib")
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "examples" / "README.md").read_text("utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(lines, names)
+    assert names["rollout"].shape == names["flow"].shape == (1, 6, 6) and names["smaller"].sizes["num_heads"] == 2
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("heads.png", "layers.png"))
 
 
 def test_a_translator_in_twenty_lines(backend: SimpleNamespace):
