@@ -173,7 +173,9 @@ _PARTS = {
     "self_attention": "the MultiHeadAttention of each step to the steps",
     "cross_attention": "the MultiHeadAttention of each step to the encoder's outputs",
     "feed_forward": "the FeedForward",
-    "norm_{number}": "the LayerNorm or RMSNorm of each sublayer, in order",
+    "norm_1": "the LayerNorm or RMSNorm of the first sublayer",
+    "norm_2": "that of the second",
+    "norm_3": "that of the third",
 }
 
 # ------------------------------------------------------------------------------------------------ layers
@@ -212,7 +214,7 @@ TRANSFORMER_ENCODER_LAYER = Layer(
     ),
     complete=_layer_sizes,
     inside=_layer_parts,
-    parts={name: what for name, what in _PARTS.items() if name != "cross_attention"},
+    parts={name: what for name, what in _PARTS.items() if name not in ("cross_attention", "norm_3")},
     notes="What stands in a step from valid_lens on, NaN and inf included, has no effect and gets gradient 0.",
 )
 

@@ -104,7 +104,8 @@ class TransformerEncoderLayer(TransformerLayer):
     Parameters:
         self_attention.*: the MultiHeadAttention of each step to the steps
         feed_forward.*: the FeedForward
-        norm_{number}.*: the LayerNorm or RMSNorm of each sublayer, in order
+        norm_1.*: the LayerNorm or RMSNorm of the first sublayer
+        norm_2.*: that of the second
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762; norm='pre': Xiong et al. 2020, section 3,
@@ -267,7 +268,9 @@ class TransformerDecoderLayer(TransformerLayer):
         self_attention.*: the MultiHeadAttention of each step to the steps
         cross_attention.*: the MultiHeadAttention of each step to the encoder's outputs
         feed_forward.*: the FeedForward
-        norm_{number}.*: the LayerNorm or RMSNorm of each sublayer, in order
+        norm_1.*: the LayerNorm or RMSNorm of the first sublayer
+        norm_2.*: that of the second
+        norm_3.*: that of the third
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762; norm='pre': Xiong et al. 2020, section 3,

@@ -116,7 +116,7 @@ SEEDS = {
     "FixedContextDecoder-beam": 10,
     "FixedContextDecoder-beam_penalty": 10,
     "TransformerDecoder-greedy": 4,
-    "TransformerDecoder-beam": 7,
+    "TransformerDecoder-beam": 4,
     "Translator-greedy": 9,
     "Translator-beam": 5,
     "Translator-beam_penalty": 2,

@@ -353,7 +353,7 @@ def fitted(
         width, least = ("features", 2) if call.family == "transformer" else ("hidden_size", 1)
         if width in sizes:
             shared = least * sizes["num_heads"]
-            sizes[width] = shared * max(1, sizes[width] // shared)
+            sizes[width] = shared * max(1, -(-sizes[width] // shared))
     return sizes
 
 

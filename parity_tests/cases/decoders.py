@@ -257,7 +257,7 @@ def search_case(
 def decides(case: Case) -> bool:
     """Whether a token or a window depends on the numbers of a case; ties are intended."""
     drawn = case.method in ("greedy", "beam") and not case.name.startswith("tie_")
-    return case.operator in VARIANTS and (drawn or "attention.v_p" in case.parameters)
+    return case.operator in (*VARIANTS, "TransformerDecoder") and (drawn or "attention.v_p" in case.parameters)
 
 
 def seeded(case: Case, seed: int) -> Case:

@@ -352,7 +352,7 @@ def is_size(option: Option) -> bool:
 
 
 def methods_of(entry: Operator | Layer) -> list[str]:
-    """The methods of a layer that cases are drawn for: not `prepare`, whose memory the others read, and not `pruned`."""
+    """The methods of a layer that cases are drawn for: not `prepare`, whose memory others read, and not `pruned`."""
     if isinstance(entry, Operator):
         return [""]
     methods = (method.name.rpartition(".")[2] for method in entry.methods)

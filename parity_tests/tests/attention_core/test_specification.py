@@ -46,6 +46,8 @@ def configurations(layer: Layer) -> Iterator[dict[str, Any]]:
                 config["window"] = 2
             if value == "location":
                 config["num_positions"] = 5
+            if value == "learned" and option.name == "positions":
+                config["num_positions"] = 5
             if option.name == "bridge":
                 config["bidirectional"] = True
             yield config
@@ -97,7 +99,7 @@ def test_every_canonical_array_and_every_part_is_described(layer: Layer):
             {**config, **({"num_layers": 2} if "num_layers" in {o.name for o in layer.options} else {})}
         )
         arrays |= {pattern(name) for name in layer.own_shapes(sizes)}
-        parts |= set(layer.inside(sizes))
+        parts |= {pattern(name) for name in layer.inside(sizes)}
         assert set(layer.shapes(sizes)) == set(layer.fans(sizes))
         assert all(fan > 0 for fan in layer.fans(sizes).values())
         made = getattr(reference, layer.name)(**config)
