@@ -24,6 +24,7 @@ from attention_core.operators import (
     scoring,
     training,
     transformer,
+    transformer_layers,
     translation,
 )
 from attention_core.specification import Layer, Operator
@@ -47,6 +48,7 @@ OF_FILES: dict[str, Sequence[Operator | Layer]] = {
         recurrent,
         encoders,
         decoders,
+        transformer_layers,
         transformer,
         translation,
         training,

@@ -28,6 +28,7 @@ from attention_core.reference import (
     scoring,
     training,
     transformer,
+    transformer_layers,
     translation,
 )
 from attention_core.reference.attention import *
@@ -48,6 +49,7 @@ from attention_core.reference.regression import *
 from attention_core.reference.scoring import *
 from attention_core.reference.training import *
 from attention_core.reference.transformer import *
+from attention_core.reference.transformer_layers import *
 from attention_core.reference.translation import *
 
 __all__ = [
@@ -69,5 +71,6 @@ __all__ = [
     *scoring.__all__,
     *training.__all__,
     *transformer.__all__,
+    *transformer_layers.__all__,
     *translation.__all__,
 ]

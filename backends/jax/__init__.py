@@ -24,6 +24,7 @@ from backends.jax import (
     scoring,
     training,
     transformer,
+    transformer_layers,
     translation,
 )
 from backends.jax.attention import *
@@ -44,6 +45,7 @@ from backends.jax.regression import *
 from backends.jax.scoring import *
 from backends.jax.training import *
 from backends.jax.transformer import *
+from backends.jax.transformer_layers import *
 from backends.jax.translation import *
 
 __all__ = [
@@ -65,5 +67,6 @@ __all__ = [
     *scoring.__all__,
     *training.__all__,
     *transformer.__all__,
+    *transformer_layers.__all__,
     *translation.__all__,
 ]

@@ -39,6 +39,7 @@ from backends.mxnet import (
     scoring,
     training,
     transformer,
+    transformer_layers,
     translation,
 )
 from backends.mxnet.attention import *
@@ -59,6 +60,7 @@ from backends.mxnet.regression import *
 from backends.mxnet.scoring import *
 from backends.mxnet.training import *
 from backends.mxnet.transformer import *
+from backends.mxnet.transformer_layers import *
 from backends.mxnet.translation import *
 
 npx.set_np()
@@ -82,5 +84,6 @@ __all__ = [
     *scoring.__all__,
     *training.__all__,
     *transformer.__all__,
+    *transformer_layers.__all__,
     *translation.__all__,
 ]

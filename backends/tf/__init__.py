@@ -39,6 +39,7 @@ from backends.tf import (
     scoring,
     training,
     transformer,
+    transformer_layers,
     translation,
 )
 from backends.tf.attention import *
@@ -59,6 +60,7 @@ from backends.tf.regression import *
 from backends.tf.scoring import *
 from backends.tf.training import *
 from backends.tf.transformer import *
+from backends.tf.transformer_layers import *
 from backends.tf.translation import *
 
 __all__ = [
@@ -80,5 +82,6 @@ __all__ = [
     *scoring.__all__,
     *training.__all__,
     *transformer.__all__,
+    *transformer_layers.__all__,
     *translation.__all__,
 ]

@@ -24,6 +24,7 @@ from backends.torch import (
     scoring,
     training,
     transformer,
+    transformer_layers,
     translation,
 )
 from backends.torch.attention import *
@@ -44,6 +45,7 @@ from backends.torch.regression import *
 from backends.torch.scoring import *
 from backends.torch.training import *
 from backends.torch.transformer import *
+from backends.torch.transformer_layers import *
 from backends.torch.translation import *
 
 __all__ = [
@@ -65,5 +67,6 @@ __all__ = [
     *scoring.__all__,
     *training.__all__,
     *transformer.__all__,
+    *transformer_layers.__all__,
     *translation.__all__,
 ]

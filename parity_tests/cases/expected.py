@@ -166,7 +166,7 @@ def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangent
 
 
 STACKED = (
-    *("normalization", "feed_forward", "transformer"),
+    *("normalization", "feed_forward", "transformer_layers", "transformer"),
     *("recurrent", "encoders", "decoders", "translation", "training"),
 )
 """The files whose layers have no heads, which a stack of perturbations could be mistaken for."""

@@ -127,7 +127,7 @@ def factors_activated(self: Any, original: Any, inputs: Any) -> Any:
 
 @mutant(
     "Transformer{Encoder,Decoder}Layer-{open,pre} TransformerEncoder-{open,pre}",
-    of="transformer.TransformerLayer._added",
+    of="transformer_layers.TransformerLayer._added",
     touches=where_all(lambda case, inputs: case.config.get("norm") == "pre"),
 )
 def residual_of_the_norm(self: Any, original: Any, number: int, x: Any, sublayer: Any, dropout_mask: Any) -> Any:
@@ -141,7 +141,7 @@ def residual_of_the_norm(self: Any, original: Any, number: int, x: Any, sublayer
 
 @mutant(
     "Transformer{Encoder,Decoder}Layer-{open,dropout_post,no_steps}",
-    of="transformer.TransformerLayer._added",
+    of="transformer_layers.TransformerLayer._added",
     touches=where_all(lambda case, inputs: "dropout_mask" in inputs),
 )
 def dropout_of_the_sum(self: Any, original: Any, number: int, x: Any, sublayer: Any, dropout_mask: Any) -> Any:
@@ -153,7 +153,7 @@ def dropout_of_the_sum(self: Any, original: Any, number: int, x: Any, sublayer: 
 
 @mutant(
     "TransformerDecoderLayer-{open,pre,no_steps}",
-    of="transformer.TransformerLayer._attended",
+    of="transformer_layers.TransformerLayer._attended",
     touches=where_all(_filled),
 )
 def decoder_sees_the_future(original: Any, which: str, masks: Any) -> Any:
@@ -163,7 +163,7 @@ def decoder_sees_the_future(original: Any, which: str, masks: Any) -> Any:
 
 @mutant(
     "TransformerDecoderLayer-{open,masked,no_steps,plain}",
-    of="transformer.TransformerLayer._attended",
+    of="transformer_layers.TransformerLayer._attended",
     touches=where_all(lambda case, inputs: {"valid_lens", "mask"} & set(inputs) != set()),
 )
 def cross_attention_without_its_mask(original: Any, which: str) -> Any:
@@ -173,7 +173,7 @@ def cross_attention_without_its_mask(original: Any, which: str) -> Any:
 
 @mutant(
     "TransformerEncoderLayer-{open,plain,no_steps}",
-    of="transformer.without_padding",
+    of="without_padding",
     touches=where_all(lambda case, inputs: "valid_lens" in inputs),
 )
 def padding_has_outputs(steps: Any) -> Any:
@@ -236,13 +236,13 @@ def positions_from_one(original: Any, state: Any) -> Any:
     return original(state=state._replace(position=state.position + 1))
 
 
-@mutant(STEPS, of="transformer.TransformerDecoderLayer._step", touches=where_all(_stepping))
+@mutant(STEPS, of="transformer_layers.TransformerDecoderLayer._step", touches=where_all(_stepping))
 def cache_without_the_last_step(original: Any, position: Any) -> Any:
     """A step writes over the keys and values of the one before it."""
     return original(position=np.maximum(position - 1, 0))
 
 
-@mutant(STEPS, of="transformer.TransformerDecoderLayer._step", touches=where_all(_stepping))
+@mutant(STEPS, of="transformer_layers.TransformerDecoderLayer._step", touches=where_all(_stepping))
 def cache_forgotten(original: Any, past: Any) -> Any:
     """A step attends to zeros in place of the earlier steps."""
     return original(past=past._replace(keys=0.0 * past.keys, values=0.0 * past.values))

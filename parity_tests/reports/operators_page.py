@@ -26,6 +26,7 @@ TITLES = {
     "recurrent": "Recurrent layers",
     "encoders": "Encoders and bridges",
     "decoders": "Decoders",
+    "transformer_layers": "Layers of a Transformer",
     "transformer": "Transformers",
     "translation": "Translation",
     "training": "Loss, clipping and optimisers",
@@ -187,7 +188,9 @@ def _methods(layer: Layer) -> Iterator[str]:
 def _shown(method: Operator) -> str:
     """The signature, with a memory and a state as one argument each."""
     signature = method.signature.replace("memory.keys, memory.values, memory.mask=None", "memory")
-    return signature.replace("state.rnn, state.attentional, state.position", "state")
+    for state in ("state.rnn, state.attentional, state.position", "state.keys, state.values, state.position"):
+        signature = signature.replace(state, "state")
+    return signature
 
 
 def _tensors(verb: str, tensors: Sequence[Tensor]) -> Iterator[str]:

@@ -162,7 +162,7 @@ def test_a_layer_has_the_arguments_of_the_specification(framework: str, layer):
         function = methods[idiom_of(framework).call if name == "call" else name]
         assert isinstance(function, ast.FunctionDef)
         memory = method.signature.replace("memory.keys, memory.values, memory.mask=None", "memory")
-        state = memory.replace("state.rnn, state.attentional, state.position", "state")
+        state = re.sub(r"state\.\w+, state\.\w+, state\.\w+", "state", memory)
         assert arguments(function, framework) == state
 
 

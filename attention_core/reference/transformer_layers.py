@@ -1,0 +1,402 @@
+"""The layers of the Transformer: self-attention, cross-attention and feed-forward networks, in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attention_core.operators.transformer_layers import (
+    TRANSFORMER_DECODER_LAYER,
+    TRANSFORMER_ENCODER_LAYER,
+)
+from attention_core.reference.arrays import Specified, inner, optional, promote
+from attention_core.reference.feed_forward import FeedForward
+from attention_core.reference.masking import causal_mask
+from attention_core.reference.memory import Memory
+from attention_core.reference.multi_head import MultiHeadAttention
+from attention_core.reference.normalization import LayerNorm, RMSNorm
+from attention_core.specification import Layer
+
+__all__ = ["TransformerEncoderLayer", "TransformerDecoderLayer"]
+
+Classes = tuple[type[Specified], ...]
+
+Sublayer = Callable[[np.ndarray], np.ndarray]
+
+
+class Container(Specified):
+    """Base class of layers that consist of other layers: `inside` gives one of them, with its parameters."""
+
+    classes: Classes = (MultiHeadAttention, FeedForward, LayerNorm, RMSNorm)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        parts = self.specification.inside(self.sizes)
+        made: dict[str, Any] = {kind.__name__: kind for kind in self.classes}
+        self.parts: dict[str, Any] = {name: made[part.layer.name](**part.config) for name, part in parts.items()}
+        for name, part in self.parts.items():
+            self.parameters |= {f"{name}.{array}": values for array, values in part.parameters.items()}
+
+    def inside(self, name: str) -> Any:
+        """The inner layer of that name."""
+        part = self.parts[name]
+        part.parameters = inner(self.parameters, f"{name}.")
+        return part
+
+
+class TransformerLayer(Container):
+    """Base class of the layers: sublayers with residuals and normalization."""
+
+    def _added(self, number: int, x: np.ndarray, sublayer: Sublayer, dropout_mask: np.ndarray | None) -> np.ndarray:
+        """norm(x + f(x)), or x + f(norm(x)); number counts the sublayers from 1."""
+        norm, pre = self.inside(f"norm_{number}"), self.sizes["norm"] == "pre"
+        added = sublayer(norm(x) if pre else x)
+        if dropout_mask is not None:
+            added = added * promote(dropout_mask)[..., number - 1, :, :, :]
+        return x + added if pre else norm(x + added)
+
+    def _attended(
+        self, which: str, queries: np.ndarray, keys: np.ndarray, *masks: np.ndarray | None, **factors: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The context and weights of one of the attentions, with every head."""
+        return self.inside(which)(queries, keys, keys, *masks, per_head=True, **factors)
+
+
+class TransformerEncoderLayer(TransformerLayer):
+    """Let each step attend to all steps, then transform it on its own.
+
+    x' = norm(x + f(x)) (post), x + f(norm(x)) (pre), for each sublayer f in order
+    f = self_attention(x, x, x), feed_forward(x)
+
+    What stands in a step from valid_lens on, NaN and inf included, has no effect and gets gradient 0.
+
+    Args:
+        features: features of a step
+        num_heads: number of heads
+        hidden_size: hidden features of the feed-forward network
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'gaussian'
+        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
+        rms (default False): whether RMSNorm takes the place of LayerNorm
+        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
+            'gelu_tanh', 'silu'
+        gated (default False): whether a second projection multiplies the hidden features
+        bias (default True): whether projections, networks and LayerNorm have biases
+        epsilon (default 1e-05): number added to the mean square under the root
+        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        causal (default False): whether a step attends only to itself and earlier ones
+    Parameters:
+        self_attention.*: the MultiHeadAttention of each step to the steps
+        feed_forward.*: the FeedForward
+        norm_1.*: the LayerNorm or RMSNorm of the first sublayer
+        norm_2.*: that of the second
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762; norm='pre': Xiong et al. 2020, section 3,
+    arXiv:2002.04745
+    Example:
+        layer = attention.TransformerEncoderLayer(features, num_heads, hidden_size)
+        outputs, weights = layer(inputs)
+    """
+
+    specification: Layer = TRANSFORMER_ENCODER_LAYER
+
+    def __init__(
+        self,
+        features: int,
+        num_heads: int,
+        hidden_size: int,
+        *,
+        num_key_heads: int | None = None,
+        score: str = "scaled_dot",
+        norm: str = "post",
+        rms: bool = False,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        epsilon: float = 1e-5,
+        dropout: float = 0.0,
+        causal: bool = False,
+    ) -> None:
+        super().__init__(
+            features=features,
+            num_heads=num_heads,
+            hidden_size=hidden_size,
+            num_key_heads=num_key_heads,
+            score=score,
+            norm=norm,
+            rms=rms,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            epsilon=epsilon,
+            dropout=dropout,
+            causal=causal,
+        )
+
+    def __call__(
+        self,
+        inputs: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        need_weights: bool = True,
+        bias: np.ndarray | None = None,
+        self_dropout_mask: np.ndarray | None = None,
+        hidden_dropout_mask: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Transform the steps of a batch of sequences.
+
+        x' = norm(x + f(x)) (post), x + f(norm(x)) (pre), for each sublayer f in order
+        f = self_attention(x, x, x), feed_forward(x)
+
+        Args:
+            inputs: (batch, steps, features); one vector for each step
+            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones have no effect,
+                and output 0
+            mask (default None): booleans (batch, [heads], steps, steps), each axis its size or 1; True where a step may
+                attend to another; combined with valid_lens by logical and
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
+                of self-attention; -inf hides a step from another
+            self_dropout_mask (default None): (batch, heads, steps, steps); factor of each weight of self-attention: 0
+                or 1/(1 - rate)
+            hidden_dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature: 0 or 1/(1 -
+                rate)
+            dropout_mask (default None): (sublayers, batch, steps, features); factor of what each sublayer adds, in
+                order: 0 or 1/(1 - rate)
+        Returns:
+            outputs: (batch, steps, features); one vector for each step
+            weights: (batch, heads, steps, steps); probabilities over the steps, of every head; None without
+                need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+        Example:
+            layer = attention.TransformerEncoderLayer(features, num_heads, hidden_size)
+            outputs, weights = layer(inputs, valid_lens)
+        """
+        self._check(
+            "call",
+            inputs=inputs,
+            valid_lens=valid_lens,
+            mask=mask,
+            need_weights=need_weights,
+            bias=bias,
+            self_dropout_mask=self_dropout_mask,
+            hidden_dropout_mask=hidden_dropout_mask,
+            dropout_mask=dropout_mask,
+        )
+        inputs = promote(inputs)
+        if self.sizes["causal"]:
+            causal = causal_mask(inputs.shape[-2], inputs.shape[-2])
+            mask = causal if mask is None else mask & causal
+        weights: list[np.ndarray] = []
+
+        def attended(x: np.ndarray) -> np.ndarray:
+            context, of_heads = self._attended(
+                "self_attention", x, x, valid_lens, mask, bias=optional(bias), dropout_mask=optional(self_dropout_mask)
+            )
+            weights.append(of_heads)
+            return context
+
+        x = self._added(1, without_padding(inputs, valid_lens), attended, dropout_mask)
+        transform = self.inside("feed_forward")
+        x = self._added(2, x, lambda x: transform(x, dropout_mask=optional(hidden_dropout_mask)), dropout_mask)
+        return without_padding(x, valid_lens), weights[0] if need_weights else None
+
+
+class TransformerDecoderLayer(TransformerLayer):
+    """Let each step attend to the steps so far and to an encoder's outputs, then transform it on its own.
+
+    x' = norm(x + f(x)) (post), x + f(norm(x)) (pre), for each sublayer f in order
+    f = self_attention(x, x, x), cross_attention(x, encoder_outputs, encoder_outputs), feed_forward(x)
+    step t attends to the steps up to t
+
+    valid_lens and mask are of cross-attention. A key that no step may attend to has no effect.
+
+    Args:
+        features: features of a step
+        num_heads: number of heads
+        hidden_size: hidden features of the feed-forward network
+        memory_size (default None): features of the encoder's outputs; features if None
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'gaussian'
+        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
+        rms (default False): whether RMSNorm takes the place of LayerNorm
+        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
+            'gelu_tanh', 'silu'
+        gated (default False): whether a second projection multiplies the hidden features
+        bias (default True): whether projections, networks and LayerNorm have biases
+        epsilon (default 1e-05): number added to the mean square under the root
+        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+    Parameters:
+        self_attention.*: the MultiHeadAttention of each step to the steps
+        cross_attention.*: the MultiHeadAttention of each step to the encoder's outputs
+        feed_forward.*: the FeedForward
+        norm_1.*: the LayerNorm or RMSNorm of the first sublayer
+        norm_2.*: that of the second
+        norm_3.*: that of the third
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762; norm='pre': Xiong et al. 2020, section 3,
+    arXiv:2002.04745
+    Example:
+        layer = attention.TransformerDecoderLayer(features, num_heads, hidden_size)
+        outputs, weights, self_weights = layer(inputs, encoder_outputs)
+    """
+
+    specification: Layer = TRANSFORMER_DECODER_LAYER
+
+    def __init__(
+        self,
+        features: int,
+        num_heads: int,
+        hidden_size: int,
+        *,
+        memory_size: int | None = None,
+        num_key_heads: int | None = None,
+        score: str = "scaled_dot",
+        norm: str = "post",
+        rms: bool = False,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        epsilon: float = 1e-5,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            features=features,
+            num_heads=num_heads,
+            hidden_size=hidden_size,
+            memory_size=memory_size,
+            num_key_heads=num_key_heads,
+            score=score,
+            norm=norm,
+            rms=rms,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            epsilon=epsilon,
+            dropout=dropout,
+        )
+
+    def __call__(
+        self,
+        inputs: np.ndarray,
+        encoder_outputs: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        need_weights: bool = True,
+        bias: np.ndarray | None = None,
+        self_dropout_mask: np.ndarray | None = None,
+        attention_dropout_mask: np.ndarray | None = None,
+        hidden_dropout_mask: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | Any, np.ndarray | Any]:
+        """Transform the steps of a batch of sequences.
+
+        x' = norm(x + f(x)) (post), x + f(norm(x)) (pre), for each sublayer f in order
+        f = self_attention(x, x, x), cross_attention(x, encoder_outputs, encoder_outputs), feed_forward(x)
+        step t attends to the steps up to t
+
+        Args:
+            inputs: (batch, steps, features); one vector for each step
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], steps, keys), each axis its size or 1; True where a query may
+                attend to a key; combined with valid_lens by logical and
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
+                of self-attention; -inf hides a step from another
+            self_dropout_mask (default None): (batch, heads, steps, steps); factor of each weight of self-attention: 0
+                or 1/(1 - rate)
+            attention_dropout_mask (default None): (batch, heads, steps, keys); factor of each weight of cross-
+                attention: 0 or 1/(1 - rate)
+            hidden_dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature: 0 or 1/(1 -
+                rate)
+            dropout_mask (default None): (sublayers, batch, steps, features); factor of what each sublayer adds, in
+                order: 0 or 1/(1 - rate)
+        Returns:
+            outputs: (batch, steps, features); one vector for each step
+            weights: (batch, heads, steps, keys); probabilities over the keys, of every head; None without need_weights
+            self_weights: (batch, heads, steps, steps); probabilities over the steps, of every head
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+        Example:
+            layer = attention.TransformerDecoderLayer(features, num_heads, hidden_size)
+            outputs, weights, self_weights = layer(inputs, encoder_outputs, valid_lens)
+        """
+        self._check(
+            "call",
+            inputs=inputs,
+            encoder_outputs=encoder_outputs,
+            valid_lens=valid_lens,
+            mask=mask,
+            need_weights=need_weights,
+            bias=bias,
+            self_dropout_mask=self_dropout_mask,
+            attention_dropout_mask=attention_dropout_mask,
+            hidden_dropout_mask=hidden_dropout_mask,
+            dropout_mask=dropout_mask,
+        )
+        encoded, weights = promote(encoder_outputs), {}
+        causal = causal_mask(inputs.shape[-2], inputs.shape[-2])
+
+        def attended(x: np.ndarray) -> np.ndarray:
+            factors = {"bias": optional(bias), "dropout_mask": optional(self_dropout_mask)}
+            context, weights["self"] = self._attended("self_attention", x, x, None, causal, **factors)
+            return context
+
+        def crossed(x: np.ndarray) -> np.ndarray:
+            context, weights["cross"] = self._attended(
+                "cross_attention", x, encoded, valid_lens, mask, dropout_mask=optional(attention_dropout_mask)
+            )
+            return context
+
+        transform = self.inside("feed_forward")
+        x = self._added(1, promote(inputs), attended, dropout_mask)
+        x = self._added(2, x, crossed, dropout_mask)
+        x = self._added(3, x, lambda x: transform(x, dropout_mask=optional(hidden_dropout_mask)), dropout_mask)
+        return (x, weights["cross"], weights["self"]) if need_weights else (x, None, None)
+
+    def _step(
+        self, x: np.ndarray, past: Memory, position: np.ndarray, memory: Memory
+    ) -> tuple[np.ndarray, Memory, np.ndarray]:
+        """One step, behind those of the past: its output, the past with it, and the weights of cross-attention."""
+        places = np.arange(past.keys.shape[-2])
+        now, seen = (places == position[:, None])[:, None, :, None], (places <= position[:, None])[:, None, None, :]
+        kept: dict[str, Any] = {}
+
+        def attended(x: np.ndarray) -> np.ndarray:
+            attention = self.inside("self_attention")
+            new = attention.prepare(x, x)
+            keys, values = np.where(now, new.keys, past.keys), np.where(now, new.values, past.values)
+            kept["past"] = Memory(keys, values, seen)
+            return attention.attend(x, kept["past"])[0]
+
+        def crossed(x: np.ndarray) -> np.ndarray:
+            context, kept["weights"] = self.inside("cross_attention").attend(x, memory)
+            return context
+
+        x = self._added(1, x, attended, None)
+        x = self._added(2, x, crossed, None)
+        return self._added(3, x, self.inside("feed_forward"), None), kept["past"], kept["weights"]
+
+
+def without_padding(steps: np.ndarray, valid_lens: np.ndarray | None) -> np.ndarray:
+    """The steps with zeros from valid_lens on."""
+    if valid_lens is None:
+        return steps
+    valid = np.arange(steps.shape[-2]) < np.asarray(valid_lens)[:, None]
+    return np.where(valid[..., None], steps, 0.0)

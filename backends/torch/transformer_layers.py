@@ -1,0 +1,409 @@
+"""The layers of the Transformer: self-attention, cross-attention and feed-forward networks, in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from attention_core.operators.transformer_layers import (
+    TRANSFORMER_DECODER_LAYER,
+    TRANSFORMER_ENCODER_LAYER,
+)
+from backends.torch.arrays import Lengths, lengths
+from backends.torch.feed_forward import FeedForward
+from backends.torch.masking import distances
+from backends.torch.memory import Memory
+from backends.torch.module import Specified
+from backends.torch.multi_head import MultiHeadAttention
+from backends.torch.normalization import norm_layer
+
+__all__ = ["TransformerEncoderLayer", "TransformerDecoderLayer"]
+
+Sublayer = Callable[[torch.Tensor], torch.Tensor]
+
+
+class TransformerLayer(Specified):
+    """What the layers share: self-attention, a feed-forward network, and how a sublayer is added."""
+
+    def __init__(self, *, dtype: torch.dtype | None, device: torch.device | str | None, **options: Any) -> None:
+        super().__init__(**options)
+        parts = self.specification.inside(self.sizes)
+        placed: dict[str, Any] = {"dtype": dtype, "device": device}
+        self.self_attention = MultiHeadAttention(**parts["self_attention"].config, **placed)
+        self.feed_forward = FeedForward(**parts["feed_forward"].config, **placed)
+        self.norm_1 = norm_layer(parts["norm_1"], **placed)
+        self.norm_2 = norm_layer(parts["norm_2"], **placed)
+        self.dropout = nn.Dropout(self.sizes["dropout"])
+
+    def _added(
+        self, number: int, x: torch.Tensor, sublayer: Sublayer, dropout_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """norm(x + f(x)), or x + f(norm(x)); number counts the sublayers from 1."""
+        norm, pre = getattr(self, f"norm_{number}"), self.sizes["norm"] == "pre"
+        added = sublayer(norm(x) if pre else x)
+        added = self.dropout(added) if dropout_mask is None else added * dropout_mask[number - 1]
+        return x + added if pre else norm(x + added)
+
+
+class TransformerEncoderLayer(TransformerLayer):
+    """Let each step attend to all steps, then transform it on its own.
+
+    x' = norm(x + f(x)) (post), x + f(norm(x)) (pre), for each sublayer f in order
+    f = self_attention(x, x, x), feed_forward(x)
+
+    What stands in a step from valid_lens on, NaN and inf included, has no effect and gets gradient 0.
+
+    Args:
+        features: features of a step
+        num_heads: number of heads
+        hidden_size: hidden features of the feed-forward network
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'gaussian'
+        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
+        rms (default False): whether RMSNorm takes the place of LayerNorm
+        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
+            'gelu_tanh', 'silu'
+        gated (default False): whether a second projection multiplies the hidden features
+        bias (default True): whether projections, networks and LayerNorm have biases
+        epsilon (default 1e-05): number added to the mean square under the root
+        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        causal (default False): whether a step attends only to itself and earlier ones
+        dtype: floating type of the parameters
+        device: where to allocate
+    Parameters:
+        self_attention.*: the MultiHeadAttention of each step to the steps
+        feed_forward.*: the FeedForward
+        norm_1.*: the LayerNorm or RMSNorm of the first sublayer
+        norm_2.*: that of the second
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762; norm='pre': Xiong et al. 2020, section 3,
+    arXiv:2002.04745
+    Example:
+        layer = attention.TransformerEncoderLayer(features, num_heads, hidden_size)
+        outputs, weights = layer(inputs)
+    """
+
+    specification = TRANSFORMER_ENCODER_LAYER
+
+    def __init__(
+        self,
+        features: int,
+        num_heads: int,
+        hidden_size: int,
+        *,
+        num_key_heads: int | None = None,
+        score: str = "scaled_dot",
+        norm: str = "post",
+        rms: bool = False,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        epsilon: float = 1e-5,
+        dropout: float = 0.0,
+        causal: bool = False,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(
+            features=features,
+            num_heads=num_heads,
+            hidden_size=hidden_size,
+            num_key_heads=num_key_heads,
+            score=score,
+            norm=norm,
+            rms=rms,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            epsilon=epsilon,
+            dropout=dropout,
+            causal=causal,
+            dtype=dtype,
+            device=device,
+        )
+
+    def forward(
+        self,
+        inputs: torch.Tensor,
+        valid_lens: Lengths | None = None,
+        mask: torch.Tensor | None = None,
+        *,
+        need_weights: bool = True,
+        bias: torch.Tensor | None = None,
+        self_dropout_mask: torch.Tensor | None = None,
+        hidden_dropout_mask: torch.Tensor | None = None,
+        dropout_mask: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+        """Transform the steps of a batch of sequences.
+
+        x' = norm(x + f(x)) (post), x + f(norm(x)) (pre), for each sublayer f in order
+        f = self_attention(x, x, x), feed_forward(x)
+
+        Args:
+            inputs: (batch, steps, features); one vector for each step
+            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones have no effect,
+                and output 0
+            mask (default None): booleans (batch, [heads], steps, steps), each axis its size or 1; True where a step may
+                attend to another; combined with valid_lens by logical and
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
+                of self-attention; -inf hides a step from another
+            self_dropout_mask (default None): (batch, heads, steps, steps); factor of each weight of self-attention: 0
+                or 1/(1 - rate)
+            hidden_dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature: 0 or 1/(1 -
+                rate)
+            dropout_mask (default None): (sublayers, batch, steps, features); factor of what each sublayer adds, in
+                order: 0 or 1/(1 - rate)
+        Returns:
+            outputs: (batch, steps, features); one vector for each step
+            weights: (batch, heads, steps, steps); probabilities over the steps, of every head; None without
+                need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+        Example:
+            layer = attention.TransformerEncoderLayer(features, num_heads, hidden_size)
+            outputs, weights = layer(inputs, valid_lens)
+        """
+        self._check(
+            "call",
+            inputs=inputs,
+            valid_lens=valid_lens,
+            mask=mask,
+            need_weights=need_weights,
+            bias=bias,
+            self_dropout_mask=self_dropout_mask,
+            hidden_dropout_mask=hidden_dropout_mask,
+            dropout_mask=dropout_mask,
+        )
+        if self.sizes["causal"]:
+            causal = distances(inputs.shape[1], inputs.shape[1], None, inputs.device) <= 0
+            mask = causal if mask is None else mask & causal
+        weights = None
+
+        def attended(x: torch.Tensor) -> torch.Tensor:
+            nonlocal weights
+            context, weights = self.self_attention(
+                *(x, x, x, valid_lens, mask),
+                per_head=need_weights,
+                need_weights=need_weights,
+                bias=bias,
+                dropout_mask=self_dropout_mask,
+            )
+            return context
+
+        x = self._added(1, without_padding(inputs, valid_lens), attended, dropout_mask)
+        x = self._added(2, x, lambda x: self.feed_forward(x, dropout_mask=hidden_dropout_mask), dropout_mask)
+        return without_padding(x, valid_lens), weights
+
+
+class TransformerDecoderLayer(TransformerLayer):
+    """Let each step attend to the steps so far and to an encoder's outputs, then transform it on its own.
+
+    x' = norm(x + f(x)) (post), x + f(norm(x)) (pre), for each sublayer f in order
+    f = self_attention(x, x, x), cross_attention(x, encoder_outputs, encoder_outputs), feed_forward(x)
+    step t attends to the steps up to t
+
+    valid_lens and mask are of cross-attention. A key that no step may attend to has no effect.
+
+    Args:
+        features: features of a step
+        num_heads: number of heads
+        hidden_size: hidden features of the feed-forward network
+        memory_size (default None): features of the encoder's outputs; features if None
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'gaussian'
+        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
+        rms (default False): whether RMSNorm takes the place of LayerNorm
+        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
+            'gelu_tanh', 'silu'
+        gated (default False): whether a second projection multiplies the hidden features
+        bias (default True): whether projections, networks and LayerNorm have biases
+        epsilon (default 1e-05): number added to the mean square under the root
+        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        dtype: floating type of the parameters
+        device: where to allocate
+    Parameters:
+        self_attention.*: the MultiHeadAttention of each step to the steps
+        cross_attention.*: the MultiHeadAttention of each step to the encoder's outputs
+        feed_forward.*: the FeedForward
+        norm_1.*: the LayerNorm or RMSNorm of the first sublayer
+        norm_2.*: that of the second
+        norm_3.*: that of the third
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762; norm='pre': Xiong et al. 2020, section 3,
+    arXiv:2002.04745
+    Example:
+        layer = attention.TransformerDecoderLayer(features, num_heads, hidden_size)
+        outputs, weights, self_weights = layer(inputs, encoder_outputs)
+    """
+
+    specification = TRANSFORMER_DECODER_LAYER
+
+    def __init__(
+        self,
+        features: int,
+        num_heads: int,
+        hidden_size: int,
+        *,
+        memory_size: int | None = None,
+        num_key_heads: int | None = None,
+        score: str = "scaled_dot",
+        norm: str = "post",
+        rms: bool = False,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        epsilon: float = 1e-5,
+        dropout: float = 0.0,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(
+            features=features,
+            num_heads=num_heads,
+            hidden_size=hidden_size,
+            memory_size=memory_size,
+            num_key_heads=num_key_heads,
+            score=score,
+            norm=norm,
+            rms=rms,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            epsilon=epsilon,
+            dropout=dropout,
+            dtype=dtype,
+            device=device,
+        )
+        parts = self.specification.inside(self.sizes)
+        self.cross_attention = MultiHeadAttention(**parts["cross_attention"].config, dtype=dtype, device=device)
+        self.norm_3 = norm_layer(parts["norm_3"], dtype=dtype, device=device)
+
+    def forward(
+        self,
+        inputs: torch.Tensor,
+        encoder_outputs: torch.Tensor,
+        valid_lens: Lengths | None = None,
+        mask: torch.Tensor | None = None,
+        *,
+        need_weights: bool = True,
+        bias: torch.Tensor | None = None,
+        self_dropout_mask: torch.Tensor | None = None,
+        attention_dropout_mask: torch.Tensor | None = None,
+        hidden_dropout_mask: torch.Tensor | None = None,
+        dropout_mask: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | Any, torch.Tensor | Any]:
+        """Transform the steps of a batch of sequences.
+
+        x' = norm(x + f(x)) (post), x + f(norm(x)) (pre), for each sublayer f in order
+        f = self_attention(x, x, x), cross_attention(x, encoder_outputs, encoder_outputs), feed_forward(x)
+        step t attends to the steps up to t
+
+        Args:
+            inputs: (batch, steps, features); one vector for each step
+            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
+            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
+                < valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], steps, keys), each axis its size or 1; True where a query may
+                attend to a key; combined with valid_lens by logical and
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
+                of self-attention; -inf hides a step from another
+            self_dropout_mask (default None): (batch, heads, steps, steps); factor of each weight of self-attention: 0
+                or 1/(1 - rate)
+            attention_dropout_mask (default None): (batch, heads, steps, keys); factor of each weight of cross-
+                attention: 0 or 1/(1 - rate)
+            hidden_dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature: 0 or 1/(1 -
+                rate)
+            dropout_mask (default None): (sublayers, batch, steps, features); factor of what each sublayer adds, in
+                order: 0 or 1/(1 - rate)
+        Returns:
+            outputs: (batch, steps, features); one vector for each step
+            weights: (batch, heads, steps, keys); probabilities over the keys, of every head; None without need_weights
+            self_weights: (batch, heads, steps, steps); probabilities over the steps, of every head
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+        Example:
+            layer = attention.TransformerDecoderLayer(features, num_heads, hidden_size)
+            outputs, weights, self_weights = layer(inputs, encoder_outputs, valid_lens)
+        """
+        self._check(
+            "call",
+            inputs=inputs,
+            encoder_outputs=encoder_outputs,
+            valid_lens=valid_lens,
+            mask=mask,
+            need_weights=need_weights,
+            bias=bias,
+            self_dropout_mask=self_dropout_mask,
+            attention_dropout_mask=attention_dropout_mask,
+            hidden_dropout_mask=hidden_dropout_mask,
+            dropout_mask=dropout_mask,
+        )
+        causal = distances(inputs.shape[1], inputs.shape[1], None, inputs.device) <= 0
+        options = {"per_head": need_weights, "need_weights": need_weights}
+        weights = self_weights = None
+
+        def attended(x: torch.Tensor) -> torch.Tensor:
+            nonlocal self_weights
+            context, self_weights = self.self_attention(
+                *(x, x, x, None, causal), **options, bias=bias, dropout_mask=self_dropout_mask
+            )
+            return context
+
+        def crossed(x: torch.Tensor) -> torch.Tensor:
+            nonlocal weights
+            context, weights = self.cross_attention(
+                *(x, encoder_outputs, encoder_outputs, valid_lens, mask), **options, dropout_mask=attention_dropout_mask
+            )
+            return context
+
+        x = self._added(1, inputs, attended, dropout_mask)
+        x = self._added(2, x, crossed, dropout_mask)
+        x = self._added(3, x, lambda x: self.feed_forward(x, dropout_mask=hidden_dropout_mask), dropout_mask)
+        return x, weights, self_weights
+
+    def _step(
+        self, x: torch.Tensor, past: Memory, position: torch.Tensor, memory: Memory
+    ) -> tuple[torch.Tensor, Memory, torch.Tensor | Any]:
+        """One step, behind those of the past: its output, the past with it, and the weights of cross-attention."""
+        places = torch.arange(past.keys.shape[-2], device=x.device)
+        now, seen = places == position[:, None], places <= position[:, None]
+        weights = None
+
+        def attended(x: torch.Tensor) -> torch.Tensor:
+            nonlocal past
+            new = self.self_attention._prepare(x, x, None, None)
+            keys, values = (
+                torch.where(now[:, None, :, None], one, other) for one, other in zip(new[:2], past[:2], strict=True)
+            )
+            past = Memory(keys, values, seen[:, None, None])
+            return self.self_attention._attend(x, past, need_weights=False)[0]
+
+        def crossed(x: torch.Tensor) -> torch.Tensor:
+            nonlocal weights
+            context, weights = self.cross_attention._attend(x, memory)
+            return context
+
+        x = self._added(1, x, attended, None)
+        x = self._added(2, x, crossed, None)
+        return self._added(3, x, self.feed_forward, None), past, weights
+
+
+def without_padding(steps: torch.Tensor, valid_lens: Lengths | None) -> torch.Tensor:
+    """The steps with zeros from valid_lens on."""
+    if valid_lens is None:
+        return steps
+    padding = torch.arange(steps.shape[1], device=steps.device) >= lengths(valid_lens, steps.device)[:, None]
+    return steps.masked_fill(padding[..., None], 0.0)
