@@ -15,9 +15,10 @@ from attention_core.operators import FILE_OF, LAYERS, OPERATORS, find
 from attention_core.specification import Layer, Operator
 from parity_tests.cases import covering, design
 from parity_tests.cases.attention import LARGE, WITHOUT_LARGE
-from parity_tests.cases.call import STEPS, bind
+from parity_tests.cases.call import STEPS, TRAINING, bind
 from parity_tests.cases.case import DTYPES, FULL, Case, epsilon, first_steady, is_floating, steady
 from parity_tests.cases.decoders import DECODER
+from parity_tests.cases.drawn import called_of
 from parity_tests.cases.expected import build_reference, expected, gradients, outputs
 from parity_tests.cases.suite import all_cases, seeded, select
 from parity_tests.judge.condition import judgeable_as
@@ -87,9 +88,12 @@ SIZED = [case for case in CASES if not case.name.startswith("sentences")]  # a c
 
 def repeated_axes(case: Case, name: str) -> list[int]:
     """The places of axes that a tensor has a second time, as the weights of self-attention have steps."""
-    entry = find(case.operator)
-    tensors = (*entry.inputs, *entry.outputs) if isinstance(entry, Operator) else ()
-    axes = next((tensor.axes for tensor in tensors if tensor.name == name), ())
+    if case.operator == TRAINING or case.method == "pruned":
+        return []
+    called = called_of(find(case.operator), case.method)
+    layouts = next((tensor.layouts for tensor in (*called.inputs, *called.outputs) if tensor.name == name), ())
+    rank = {**case.inputs, **expected(case, case.dtypes[0])}[name].ndim
+    axes = next((layout for layout in layouts if len(layout) == rank), ())
     return [place for place, axis in enumerate(axes) if axis in axes[:place]]
 
 
