@@ -48,7 +48,7 @@ def extended(memory: Memory, steps: Memory, position: np.ndarray | None) -> Memo
     step = np.arange(num_keys) - np.reshape(position, (-1, 1)).astype(np.int64)
     order = np.where((step >= 0) & (step < num_steps), num_keys + step, np.arange(num_keys))
     rank = values.ndim if mask is None else mask.ndim
-    order = order.reshape(-1, *[1] * (rank - 3), num_keys)
+    order = order.reshape(len(order), *[1] * (rank - 3), num_keys)
     keys, values = (picked(array, order[..., None], -2) for array in (keys, values))
     return Memory(keys, values, None if mask is None else picked(mask, order[..., None, :], -1))
 

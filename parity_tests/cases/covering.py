@@ -265,6 +265,8 @@ class Call:
             chosen = {axis: THIN if sizes is WIDTH else sizes for axis, sizes in chosen.items()}
             chosen |= {axis: SHORT for axis in ("keys",) if axis in chosen}
             chosen |= {axis: DECODERS for axis in ("steps", "max_steps") if axis in chosen}
+        if self.entry.name in TRANSFORMERS:
+            chosen["features"] = (4, 8, 16, 32)  # which heads may share, and sinusoidal positions need even numbers of
         even = [option.name for option in self.entry.options if option.domain == "even"]
         chosen |= {axis: tuple(2 * size for size in chosen[axis]) for axis in even}
         least = LEAST.get(self.entry.name, {})

@@ -228,8 +228,7 @@ def decoder_cases() -> Iterator[Case]:
     memory: Arrays = {"encoder_outputs": encoded, "valid_lens": lens}
     given = {"tokens": tokens, **memory}
     for label, shows, options, dtypes in VARIANTS:
-        if label != "epsilon":
-            yield case(label, shows, given, {**DECODER, **options, **ONE.get(label, {})}, dtypes)
+        yield case(label, shows, given, {**DECODER, **options, **ONE.get(label, {})}, dtypes)
     yield case("open", "Neither lengths nor mask.", {"tokens": tokens, "encoder_outputs": encoded}, DECODER, EXACT)
     learned = {"positions": "learned", "num_positions": 8}
     yield case("learned", "Positions that are learned.", given, {**DECODER, **learned})

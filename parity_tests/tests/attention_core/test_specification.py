@@ -32,7 +32,7 @@ def python_signature(function: object) -> str:
 def tuples_named(signature: str) -> str:
     """The signature as Python has it: the fields of a memory and of a state are one argument."""
     memory = re.sub(r"memory\.keys, memory\.values, memory\.mask(=None)?", "memory", signature)
-    return memory.replace("state.rnn, state.attentional, state.position", "state")
+    return re.sub(r"state\.\w+, state\.\w+, state\.\w+", "state", memory)
 
 
 def configurations(layer: Layer) -> Iterator[dict[str, Any]]:

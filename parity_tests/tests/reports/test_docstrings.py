@@ -53,6 +53,7 @@ def test_a_docstring_is_no_longer_than_that_of_a_layer_of_pytorch(room: str, fil
 SIZES = {
     "batch": 2,
     "heads": 2,
+    "layers": 3,
     "queries": 3,
     "keys": 5,
     "steps": 4,
