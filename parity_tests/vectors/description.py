@@ -11,7 +11,7 @@ import numpy as np
 
 from attention_core.operators import ENTRIES, find
 from attention_core.specification import Layer, Operator, Parameter, Tensor, pattern
-from parity_tests.cases.call import OPTIMISERS, read_by
+from parity_tests.cases.call import EARLIER, OPTIMISERS, read_by
 from parity_tests.cases.call import STEPS as ADDED
 from parity_tests.cases.case import Case, epsilon, is_floating, least_normal
 from parity_tests.judge.pair import Quantity
@@ -116,9 +116,17 @@ def calls_of(case: Case) -> list[Operator]:
         before = [one for one in entry.methods if one.name == f"{entry.name}.prepare"]
         before += [one for one in entry.methods if case.method == "step" and one.name == f"{entry.name}.start"]
         before += [entry.method("extend")] if case.method == "extend" else []
+        before += [_earlier_steps(method)] if EARLIER in case.inputs else []
     called = [*before, method]
     called = [one.time_major for one in called] if case.config.get("time_major") else called
     return [_of_a_case(one) for one in called[:-1]] + called[-1:] if case.method == "extend" else called
+
+
+def _earlier_steps(step: Operator) -> Operator:
+    """The steps before that of a case, as one call with all of their tokens."""
+    tokens = replace(step.tensors[0], name=EARLIER, axes=("batch", "earlier"))
+    summary = "Decode the earlier tokens one by one, each with the state of the one before it."
+    return replace(step, summary=summary, tensors=(tokens, *step.tensors[1:]))
 
 
 def _of_a_case(called: Operator) -> Operator:

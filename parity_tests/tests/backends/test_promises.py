@@ -243,7 +243,7 @@ def test_initial_parameters_are_drawn_and_finite(backend: SimpleNamespace):
         layer = getattr(backend.package, name)(**case.config, **keywords)
         for key, array in backend.package.get_parameters(layer).items():
             assert np.isfinite(array).all() and np.abs(array).max() < 10, key
-            constant = array.size == 1 or key.rpartition(".")[2].startswith("b")
+            constant = array.size == 1 or key.rpartition(".")[2].startswith(("b", "g"))
             assert constant or array.std() > 0, key
 
 
