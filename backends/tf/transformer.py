@@ -15,7 +15,7 @@ from attention_core.specification import Part
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.masking import _attention_mask, size
 from backends.tf.memory import Memory
-from backends.tf.module import Specified, attached_mask, check_ids, chosen, projected, with_mask
+from backends.tf.module import Specified, attached_mask, check_ids, chosen, joined, projected, with_mask
 from backends.tf.normalization import norm_layer
 from backends.tf.positions import LearnedPositions, SinusoidalPositions
 from backends.tf.search import beam_search, greedy_search
@@ -128,13 +128,15 @@ class TransformerEncoder(Specified):
         with keras.name_scope(self.name, caller=self):
             self.embedding = keras.layers.Embedding(vocab_size, features, dtype=policy, name="embedding")
             self.embedding.supports_masking = True  # `call` hands the mask of the tokens on
-            self.embedding.build(None)
             self.positions = positions_layer(parts.get("positions"), dtype=policy, name="positions")
             self.layers = [
                 TransformerEncoderLayer(**parts[f"layers.{number}"].config, dtype=policy, name=f"layer_{number}")
                 for number in range(num_layers)
             ]
             self.norm = norm_layer(parts["norm"], dtype=policy, name="norm") if norm == "pre" else None
+            for layer in (self.embedding, self.positions, *self.layers, self.norm):
+                if layer is not None:
+                    layer.build(None)
         self.dropout = keras.layers.Dropout(dropout, dtype=policy)
 
     def __call__(
@@ -328,13 +330,15 @@ class TransformerDecoder(Specified):
         with keras.name_scope(self.name, caller=self):
             self.embedding = keras.layers.Embedding(vocab_size, features, dtype=policy, name="embedding")
             self.embedding.supports_masking = True  # `call` hands the mask of the tokens on
-            self.embedding.build(None)
             self.positions = positions_layer(parts.get("positions"), dtype=policy, name="positions")
             self.layers = [
                 TransformerDecoderLayer(**parts[f"layers.{number}"].config, dtype=policy, name=f"layer_{number}")
                 for number in range(num_layers)
             ]
             self.norm = norm_layer(parts["norm"], dtype=policy, name="norm") if norm == "pre" else None
+            for layer in (self.embedding, self.positions, *self.layers, self.norm):
+                if layer is not None:
+                    layer.build(None)
         self.dense = self._projection("dense", features, vocab_size, True)
         self.dropout = keras.layers.Dropout(dropout, dtype=policy)
 
@@ -616,7 +620,7 @@ class TransformerDecoder(Specified):
             layer.cross_attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask) for layer in self.layers
         ]
         keys, values = (tf.stack(arrays, axis=1) for arrays in list(zip(*layers, strict=True))[:2])
-        return Memory(keys, values, _attention_mask(size(keys, -2), valid_lens, mask))
+        return Memory(keys, values, _attention_mask(size(keys, -2), valid_lens, joined(mask, encoder_outputs)))
 
     def _start(self, memory: Memory, max_steps: int) -> TransformerState:
         """Zeros, with room for the steps."""

@@ -38,6 +38,8 @@ class TransformerLayer(Specified):
             self.feed_forward = FeedForward(**parts["feed_forward"].config, dtype=dtype, name="feed_forward")
             self.norm_1 = norm_layer(parts["norm_1"], dtype=dtype, name="norm_1")
             self.norm_2 = norm_layer(parts["norm_2"], dtype=dtype, name="norm_2")
+            for layer in (self.self_attention, self.feed_forward, self.norm_1, self.norm_2):
+                layer.build(None)
         self.dropout = keras.layers.Dropout(self.sizes["dropout"], dtype=dtype)
 
     def _added(
@@ -320,6 +322,8 @@ class TransformerDecoderLayer(TransformerLayer):
                 **parts["cross_attention"].config, dtype=policy, name="cross_attention"
             )
             self.norm_3 = norm_layer(parts["norm_3"], dtype=policy, name="norm_3")
+            for layer in (self.cross_attention, self.norm_3):
+                layer.build(None)
 
     def __call__(
         self,

@@ -55,6 +55,7 @@ ATTENTION = [kind for kind in LAYERS if kind.endswith(("Attention", "Decoder")) 
 @pytest.mark.parametrize("kind", ATTENTION)
 def test_the_masks_of_keys_and_values_and_explicit_masks_combine_by_and(kind: str):
     layer, inputs = example(kind)
+    inputs.pop("valid_lens", None)
     decoding = kind.endswith("Decoder")
     names = ["encoder_outputs"] if decoding else ["keys", "values"]
     batch, keys = inputs[names[0]].shape[:2]
