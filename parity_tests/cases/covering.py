@@ -282,7 +282,7 @@ class Call:
 
 DERIVED = {
     *("state_size", "output_size", "both_outputs", "both_states", "decoder_size", "encoder_size"),
-    *("sublayers", "head_size"),
+    *("sublayers", "head_size", "memory_features"),
 }
 """Axes whose sizes follow from those of the constructor."""
 
@@ -294,7 +294,7 @@ UNSIZED: Mapping[str, tuple[str, ...]] = {
     "LuongDecoder": ("num_positions", "attention_size", "window", "memory_size"),
     "FixedContextDecoder": ("memory_size",),
     "Translator": ("num_positions",),
-    **dict.fromkeys(TRANSFORMERS, ("heads", "num_positions")),
+    **dict.fromkeys(TRANSFORMERS, ("heads", "key_heads", "num_positions")),
     "Bridge": ("memory_size", "output_size"),
 }
 """Sizes that have their defaults, or come from VARIANTS."""

@@ -270,6 +270,7 @@ def decoder_cases() -> Iterator[Case]:
         "encoder_outputs": draws.uniform(f"{name}.few", (5, 9, 8), 1.0, SEED),
         "valid_lens": np.array([9, 4, 6, 2, 7]),
     }
+    few["mask"] = np.arange(9) != np.array([[[1]], [[0]], [[3]], [[1]], [[2]]])
     special = {"bos": 1, "eos": 2, "max_steps": 8}
     shows = "Free-running, each sequence up to its end token."
     yield case("greedy", shows, few, DECODER, gradients=False, method="greedy", options=special)
