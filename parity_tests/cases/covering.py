@@ -250,7 +250,7 @@ class Call:
 
         An axis that belongs to the preparation alone has size 1: a step takes a memory whose mask has one row.
         """
-        tensors = (*self.called.inputs, *self.called.outputs)
+        tensors = (*self.called.inputs, *self.called.outputs, *(self.inputs if self.method == "extend" else ()))
         axes = {axis.removesuffix("?") for tensor in tensors for axis in tensor.axes}
         axes &= {axis for axis in self.axes if " " not in axis and axis != "one"}
         return sorted(axes - DERIVED - {option.name for option in self.given})

@@ -138,7 +138,7 @@ def required(call: Call) -> set[Setting]:
     """The settings that the rows of a call must cover."""
     stepping = call.entry.name in TRANSFORMERS and call.method in ("start", "step")
     if call.method == "extend" or stepping:  # the other methods cover what they share with them
-        return set()
+        return set(of_one([tensor for tensor in call.inputs if tensor.name == "steps.mask"]))
     settings: set[Setting] = {(axis, size) for axis, sizes in call.sizes.items() for size in sizes}
     settings |= set(call.coincidences) | {(f"{name} is given", given) for name in call.masks for given in (False, True)}
     settings |= set(of_one([tensor for tensor in call.inputs if tensor.broadcast]))
@@ -202,14 +202,15 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
     given = [tensor.name for tensor in call.inputs if tensor.optional and not plain and picks.one((False, True))]
     if not given:
         given = call.one_of
-    if call.method == "extend" and "steps.position" not in given:  # so that there are as many keys as before
-        given = [*given, "steps.position"]
+    if call.method == "extend":  # with a position, there are as many keys as before
+        masked = () if plain else ("steps.mask",)
+        given = [*dict.fromkeys([*given, "steps.position", *masked])]
     if call.has("initial"):  # the first state is the encoder's, or none is given
         given = [*(name for name in given if name != "state"), *(() if "initial" in options else ("state",))]
     lens = "valid_lens" in given
     types = picks.fresh("type of lengths", ("int32", *INTEGER), had)
     row: dict[str, Any] = {
-        "ones": tuple(axis for axis in broadcast(call, given) if picks.one((False, True))),
+        "ones": tuple(axis for axis in broadcast(call, given) if picks.one((False, True)) or call.method == "extend"),
         "lens": picks.fresh("lengths", ("", *LENGTHS), had) if lens else "",
         "rows": bool(OF_ROWS & set(given)) and call.method not in SEARCHES and picks.one((False, True)),
         "types": {"valid_lens": types} if lens and types != "int32" else {},
@@ -253,6 +254,8 @@ def drawn_options(call: Call, index: int, sizes: dict[str, int]) -> dict[str, An
 def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, plain: bool) -> dict[str, int]:
     """Draw the size of every axis, and reduce the largest ones until the case costs no more than most_work."""
     choices = call.sizes
+    if call.method == "extend":  # a mask of the steps is the same along axes that have several entries
+        choices = {axis: tuple(size for size in sizes if size > 1) for axis, sizes in choices.items()}
     if plain:
         widths = itertools.cycle(BASE_WIDTHS)
         choices = {axis: (BASE[axis] if axis in BASE else next(widths),) for axis in choices}
@@ -263,7 +266,8 @@ def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, pla
         sizes[second] = sizes[first]
     kept = max(sizes, key=lambda axis: ((axis, sizes[axis]) not in had, sizes[axis], axis), default="")
     sizes = fitted(call, sizes, choices, kept, most_work, picks.one)
-    return sizes | ({"heads": picks.one((0, sizes["num_heads"]))} if "num_heads" in sizes else {})
+    without = () if call.method == "extend" else (0,)
+    return sizes | ({"heads": picks.one((*without, sizes["num_heads"]))} if "num_heads" in sizes else {})
 
 
 def drawn_sharing(call: Call, sizes: dict[str, int], had: set[Setting], picks: Picks) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def normalized_together(self: Any, inputs: Any) -> Any:
 
 
 @mutant("{LayerNorm,RMSNorm}-*", of="normalization.Norm._scaled", touches=where_all(_filled))
-def scale_without_gradient(self: Any, inputs: Any) -> Any:
+def normalized_without_gradient(self: Any, inputs: Any) -> Any:
     """No gradient flows through the scale of a normalization."""
     root = np.sqrt(_mean_square(inputs.real) + self.sizes["epsilon"])
     return align(self.parameters["g"], 1, inputs.ndim) * inputs / root
