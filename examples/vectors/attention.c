@@ -129,7 +129,8 @@ static void attend(const char *path) {
     for (long row = 0; row < q.size[0] * heads * queries; row++) {
         long i = row % queries, h = row / queries % heads, b = row / queries / heads;
         long kh = h * k.size[1] / heads; /* key heads are shared by groups of query heads */
-        real *w = weights.out + at(&weights, b, h, i, 0), most = -INFINITY, total = 0, mean = 0;
+        real *w = weights.out + at(&weights, b, h, i, 0), most = -INFINITY;
+        double total = 0, mean = 0; /* in float, sums of 1,000 terms lose too much */
         long step = weights.stride[3];
         for (long j = 0; j < keys; j++) {
             open[j] = j < get(&lens, b, h, i, 0, keys) && get(&mask, b, h, i, j, 1);

@@ -15,6 +15,7 @@ from typing import Any
 
 from attention_core.operators import FILE_OF, OF_FILES, find
 from attention_core.specification import Layer, Operator, Option, Tensor
+from parity_tests.cases.call import STEPS
 from parity_tests.cases.case import FULL, Case
 from parity_tests.cases.drawn import (
     LEAST,
@@ -32,7 +33,7 @@ from parity_tests.cases.drawn import (
 DIMENSIONS = ("sizes", "coincidences", "masks", "layout", "state", "magnitude")
 
 COUNT, LENGTH, WIDTH = (1, 2, 3, 4, 8, 9), (1, 2, 3, 4, 8, 17, 64, 1025), (1, 2, 3, 4, 8, 17, 65)
-STEPS = (1, 2, 3, 4, 8, 17, 33)
+SEQUENCE = (1, 2, 3, 4, 8, 17, 33)
 SIZES: Mapping[str, tuple[int, ...]] = {
     "batch": COUNT,
     "heads": (0, *COUNT[:5]),
@@ -44,8 +45,8 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "num_best": COUNT[:4],
     "queries": LENGTH,
     "keys": LENGTH,
-    "steps": STEPS,
-    "max_steps": STEPS[:5],
+    "steps": SEQUENCE,
+    "max_steps": SEQUENCE[:5],
     "window": (1, 2, 3, 4),
 }
 """The sizes of an axis; all other axes are widths. 0 heads means no axis for them."""
@@ -173,6 +174,8 @@ class Call:
         """The group that covers every setting together: a function, an attention layer, or similar layers."""
         if self.method in SEARCHES:
             return "searches"
+        if self.method == "extend":
+            return "extended memories"
         return KIN.get(self.entry.name, self.entry.name)
 
     @property
@@ -214,6 +217,16 @@ class Call:
                 whole = tensor.name != "valid_lens" or row.rows  # lengths have one axis, or two
                 axes[tensor.broadcast] |= {axis.removesuffix("?") for axis in tensor.axes if whole or "?" not in axis}
         return axes[True] - axes[False]
+
+    @property
+    def covered_by_call(self) -> bool:
+        """Whether the other methods of its layer cover its settings: a Transformer's steps are those of its call."""
+        return self.entry.name in TRANSFORMERS and self.method in ("start", "step")
+
+    @functools.cached_property
+    def added(self) -> list[Tensor]:
+        """The arrays that extend a memory, which `extend` alone takes; `attend` covers the rest."""
+        return [tensor for tensor in self.inputs if tensor.name.startswith(STEPS)]
 
     @functools.cached_property
     def outputs(self) -> list[str]:
@@ -265,6 +278,8 @@ class Call:
             chosen = {axis: THIN if sizes is WIDTH else sizes for axis, sizes in chosen.items()}
             chosen |= {axis: SHORT for axis in ("keys",) if axis in chosen}
             chosen |= {axis: DECODERS for axis in ("steps", "max_steps") if axis in chosen}
+        if self.method == "extend":
+            chosen["steps"] = SEQUENCE[:5]
         if self.entry.name in TRANSFORMERS:
             chosen["features"] = (4, 8, 16, 32)  # which heads may share, and sinusoidal positions need even numbers of
         even = [option.name for option in self.entry.options if option.domain == "even"]
@@ -414,11 +429,16 @@ LINES = Path(__file__).with_suffix(".txt")
 
 
 def name_of(row: Drawn, index: int) -> str:
-    """The name of a row by its index in its function or method, with a word for a mask and for hidden values."""
-    method = () if row.method == "call" else (row.method,)
+    """The name of a row by its index in its function or method, with a word for a mask and for hidden values.
+
+    As every case in which a memory is extended, such a row begins with that word: `--case '*-[!e]*'` leaves it out.
+    """
+    extends = row.method == "extend"
+    method = () if row.method == "call" or extends else (row.method,)
     hidden = ("hidden", row.hidden) if row.hidden else ()
     masked = ("mask",) if "mask" in row.given else ()
-    return "_".join(filter(None, ("cover", *method, str(index), *masked, *hidden)))
+    words = ("extended" if extends else "", "cover", *method, str(index), *masked, *hidden)
+    return "_".join(filter(None, words))
 
 
 def named_rows() -> Iterator[tuple[str, Drawn]]:

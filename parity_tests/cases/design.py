@@ -23,7 +23,6 @@ from parity_tests.cases.covering import (
     MAGNITUDES,
     MOST_WORK,
     SEARCHES,
-    TRANSFORMERS,
     TWICE,
     Call,
     broadcast,
@@ -136,9 +135,12 @@ def of_one(tensors: Iterable[Tensor]) -> list[tuple[str, str]]:
 
 def required(call: Call) -> set[Setting]:
     """The settings that the rows of a call must cover."""
-    stepping = call.entry.name in TRANSFORMERS and call.method in ("start", "step")
-    if call.method == "extend" or stepping:  # the other methods cover what they share with them
-        return set(of_one([tensor for tensor in call.inputs if tensor.name == "steps.mask"]))
+    if call.covered_by_call:
+        return set()
+    if call.method == "extend":
+        return {("steps", size) for size in call.sizes["steps"]} | set(
+            of_one([tensor for tensor in call.added if tensor.broadcast])
+        )
     settings: set[Setting] = {(axis, size) for axis, sizes in call.sizes.items() for size in sizes}
     settings |= set(call.coincidences) | {(f"{name} is given", given) for name in call.masks for given in (False, True)}
     settings |= set(of_one([tensor for tensor in call.inputs if tensor.broadcast]))
@@ -255,7 +257,8 @@ def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, pla
     """Draw the size of every axis, and reduce the largest ones until the case costs no more than most_work."""
     choices = call.sizes
     if call.method == "extend":  # a mask of the steps is the same along axes that have several entries
-        choices = {axis: tuple(size for size in sizes if size > 1) for axis, sizes in choices.items()}
+        least = {axis: 1 if axis == "steps" else 2 for axis in choices}
+        choices = {axis: tuple(size for size in sizes if size >= least[axis]) for axis, sizes in choices.items()}
     if plain:
         widths = itertools.cycle(BASE_WIDTHS)
         choices = {axis: (BASE[axis] if axis in BASE else next(widths),) for axis in choices}

@@ -61,7 +61,8 @@ def derived(dimensions: Iterable[str] = DIMENSIONS) -> Iterator[Derived]:
     chosen = set(dimensions)
     scopes: dict[str, list[Call]] = defaultdict(list)
     for call in covering.calls():
-        scopes[call.kin].append(call)
+        if not call.covered_by_call:
+            scopes[call.kin].append(call)
     for scope, calls in scopes.items():
         made: dict[tuple[str, str], Derived] = {}
         for call in calls:
@@ -74,7 +75,8 @@ Wrong = Callable[[Case, str, Arrays], Arrays]
 
 
 def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
-    for axis, sizes in call.sizes.items():
+    extends = call.method == "extend"  # `attend` has the rest
+    for axis, sizes in call.sizes.items() if not extends else [("steps", call.sizes["steps"])]:
         for most in BEYOND:
             if most < max(sizes):
                 yield "sizes", f"{axis}_beyond_{most}", _axis(axis, partial(lt, most))
@@ -84,11 +86,13 @@ def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
         for size in sizes:
             if 0 < size <= 8:
                 yield "sizes", f"{axis}_of_{size}", _axis(axis, partial(eq, size))
-    for first, second in call.coincidences:
+    for first, second in call.coincidences if not extends else ():
         yield "coincidences", f"{first}_as_many_as_{second}", _equal(first, second)
-    for tensor in filter(lambda tensor: tensor.broadcast, call.inputs):
+    for tensor in filter(lambda tensor: tensor.broadcast, call.inputs if not extends else call.added):
         for axis in (axis.removesuffix("?") for axis in tensor.axes if axis != "one"):
             yield "masks", f"{tensor.name}_with_one_of_{axis}", _mask_of_one(tensor.name, axis)
+    if extends:
+        return
     if "valid_lens" in call.masks:
         for kind in INTEGER:
             yield "masks", f"lengths_of_{kind}", _lengths(partial(_is_type, kind))
