@@ -24,6 +24,7 @@ MULTIPLYING = (
     "*Attention",
     "NadarayaWatson",
     "FeedForward",
+    "Transformer*",
     "GRU*",
     "LSTM*",
     "Bridge",

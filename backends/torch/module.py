@@ -178,7 +178,8 @@ def scanned(
 
 def castable(arguments: Iterable[Any]) -> Collection[str]:
     """The floating types that autocast casts to its own, if it is on for the device of the arguments."""
-    first = next((argument for argument in arguments if isinstance(argument, torch.Tensor)), None)
+    fields = (field for one in arguments for field in (one if isinstance(one, tuple) else (one,)))  # of a memory, too
+    first = next((field for field in fields if isinstance(field, torch.Tensor)), None)
     return () if first is None or autocast_dtype(first) is None else AUTOCAST
 
 

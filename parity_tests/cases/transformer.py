@@ -156,7 +156,8 @@ def decoder_layer_cases() -> Iterator[Case]:
     lens = np.array([9, 2, 5, 7, 3], np.int32)
     inputs: Arrays = {**drawn_inputs(name), "encoder_outputs": encoded}
     for label, shows, options, dtypes in VARIANTS:
-        yield case(label, shows, {**inputs, "valid_lens": lens}, {**config, **options}, dtypes)
+        kinds = FULL if label == "plain" else dtypes  # rounded to bfloat16, a hidden feature near 0 changes its sign
+        yield case(label, shows, {**inputs, "valid_lens": lens}, {**config, **options}, kinds)
     yield case("open", "Neither lengths nor mask.", inputs, config, EXACT)
     hidden = {**inputs, "encoder_outputs": hidden_steps(encoded, lens), "valid_lens": lens}
     yield case("hidden", "NaN and inf in hidden keys.", hidden, config)
