@@ -138,9 +138,8 @@ def required(call: Call) -> set[Setting]:
     if call.covered_by_call:
         return set()
     if call.method == "extend":
-        return {("steps", size) for size in call.sizes["steps"]} | set(
-            of_one([tensor for tensor in call.added if tensor.broadcast])
-        )
+        masks = [tensor for tensor in call.added if tensor.broadcast]
+        return {("steps", size) for size in call.sizes["steps"]} | set(of_one(masks))
     settings: set[Setting] = {(axis, size) for axis, sizes in call.sizes.items() for size in sizes}
     settings |= set(call.coincidences) | {(f"{name} is given", given) for name in call.masks for given in (False, True)}
     settings |= set(of_one([tensor for tensor in call.inputs if tensor.broadcast]))
@@ -257,8 +256,8 @@ def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, pla
     """Draw the size of every axis, and reduce the largest ones until the case costs no more than most_work."""
     choices = call.sizes
     if call.method == "extend":  # a mask of the steps is the same along axes that have several entries
-        least = {axis: 1 if axis == "steps" else 2 for axis in choices}
-        choices = {axis: tuple(size for size in sizes if size >= least[axis]) for axis, sizes in choices.items()}
+        several = {axis: tuple(size for size in sizes if size > 1) for axis, sizes in choices.items()}
+        choices = {**several, "steps": choices["steps"]}
     if plain:
         widths = itertools.cycle(BASE_WIDTHS)
         choices = {axis: (BASE[axis] if axis in BASE else next(widths),) for axis in choices}

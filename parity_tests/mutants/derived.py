@@ -17,7 +17,7 @@ from operator import eq, lt
 import numpy as np
 
 from attention_core.operators import find
-from attention_core.specification import INTEGER, Layer
+from attention_core.specification import INTEGER, Layer, Tensor
 from parity_tests.cases import covering
 from parity_tests.cases.call import SECOND, output_names
 from parity_tests.cases.case import Arrays, Case, is_floating
@@ -75,24 +75,14 @@ Wrong = Callable[[Case, str, Arrays], Arrays]
 
 
 def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
-    extends = call.method == "extend"  # `attend` has the rest
-    for axis, sizes in call.sizes.items() if not extends else [("steps", call.sizes["steps"])]:
-        for most in BEYOND:
-            if most < max(sizes):
-                yield "sizes", f"{axis}_beyond_{most}", _axis(axis, partial(lt, most))
-        for kind, holds in CLASSES.items():
-            if any(map(holds, sizes)):
-                yield "sizes", f"{axis}_{kind}", _axis(axis, holds)
-        for size in sizes:
-            if 0 < size <= 8:
-                yield "sizes", f"{axis}_of_{size}", _axis(axis, partial(eq, size))
-    for first, second in call.coincidences if not extends else ():
-        yield "coincidences", f"{first}_as_many_as_{second}", _equal(first, second)
-    for tensor in filter(lambda tensor: tensor.broadcast, call.inputs if not extends else call.added):
-        for axis in (axis.removesuffix("?") for axis in tensor.axes if axis != "one"):
-            yield "masks", f"{tensor.name}_with_one_of_{axis}", _mask_of_one(tensor.name, axis)
-    if extends:
+    if call.method == "extend":  # `attend` has the rest
+        yield from _of_sizes({"steps": call.sizes["steps"]})
+        yield from _of_broadcast(call.added)
         return
+    yield from _of_sizes(call.sizes)
+    for first, second in call.coincidences:
+        yield "coincidences", f"{first}_as_many_as_{second}", _equal(first, second)
+    yield from _of_broadcast(call.inputs)
     if "valid_lens" in call.masks:
         for kind in INTEGER:
             yield "masks", f"lengths_of_{kind}", _lengths(partial(_is_type, kind))
@@ -118,6 +108,25 @@ def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
     linear = averages or call.entry.name in (*SMALL, "attention_pooling")
     if linear and covering.scaled(call, "huge", "float64"):
         yield "magnitude", "clamped_beyond_1e20", _clamped
+
+
+def _of_sizes(sizes_of_axes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, Wrong]]:
+    for axis, sizes in sizes_of_axes.items():
+        for most in BEYOND:
+            if most < max(sizes):
+                yield "sizes", f"{axis}_beyond_{most}", _axis(axis, partial(lt, most))
+        for kind, holds in CLASSES.items():
+            if any(map(holds, sizes)):
+                yield "sizes", f"{axis}_{kind}", _axis(axis, holds)
+        for size in sizes:
+            if 0 < size <= 8:
+                yield "sizes", f"{axis}_of_{size}", _axis(axis, partial(eq, size))
+
+
+def _of_broadcast(tensors: Iterable[Tensor]) -> Iterator[tuple[str, str, Wrong]]:
+    for tensor in filter(lambda tensor: tensor.broadcast, tensors):
+        for axis in (axis.removesuffix("?") for axis in tensor.axes if axis != "one"):
+            yield "masks", f"{tensor.name}_with_one_of_{axis}", _mask_of_one(tensor.name, axis)
 
 
 # ------------------------------------------------------------------------------------------------ conditions
