@@ -46,7 +46,8 @@ class Selection:
     """Which cells are run: those of these dtypes whose case id matches the pattern, of these operators if any.
 
     Training cells are included only if requested, by training or as an operator. core restricts all other cells to the
-    core, but for those in mixed precision, of which no mutant is killed.
+    core, but for those in mixed precision, of which no mutant is killed. once adds to the core every case in the first
+    of these dtypes that it has.
     """
 
     dtypes: Sequence[str] = DTYPES
@@ -54,6 +55,7 @@ class Selection:
     operators: Sequence[str] = ()
     training: bool = False
     core: bool = False
+    once: bool = False
 
     def cases(self, cases: Sequence[Case]) -> list[Case]:
         """The cases among those given that have such a cell."""
@@ -66,6 +68,9 @@ class Selection:
     def cells(self, cases: Sequence[Case]) -> list[Cell]:
         """The cells of the cases given."""
         cells = cells_of(self.cases(cases), self.dtypes)
-        if not self.core:
+        if not (self.core or self.once):
             return cells
-        return [cell for cell in cells if cell.case.operator == TRAINING or cell.dtype in MIXED or cell.key in core()]
+        kept = {cell.key for cell in cells if cell.case.operator == TRAINING or cell.dtype in MIXED} | core()
+        if self.once:
+            kept |= {cell.key for cell in {cell.case.id: cell for cell in reversed(cells)}.values()}
+        return [cell for cell in cells if cell.key in kept]

@@ -68,6 +68,7 @@ corpus_options = options.combined(
 )
 @options.json_file
 @click.option("--all", "everything", is_flag=True, help="Run all cells, not only the core.")
+@click.option("--once", is_flag=True, help="Run every case in the first of its dtypes, and the core in the others.")
 @options.every
 @click.option("--require-all", is_flag=True, help="Fail if a registered backend cannot run.")
 @click.option(
@@ -86,6 +87,7 @@ def run(
     output: Path | None,
     json_file: Path | None,
     everything: bool,
+    once: bool,
     every: bool,
     require_all: bool,
     workers: int | None,
@@ -98,9 +100,11 @@ def run(
 
     Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports the verdicts so far.
     """
+    if everything and once:
+        raise click.UsageError("--all cannot be combined with --once")
     jobs, missing = jobs_of(names, pythons, device)
     everything = everything or any(selected[name] for name in ("pattern", "operators", "training"))
-    selection = Selection(**selected, core=not everything)
+    selection = Selection(**selected, core=not (everything or once), once=once)
     if output is not None:
         with paths.writing(output):
             output.mkdir(parents=True, exist_ok=True)

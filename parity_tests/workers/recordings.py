@@ -184,8 +184,8 @@ def _is_selection(value: Any) -> bool:
 
     return (
         isinstance(value, dict)
-        and set(value) == {"dtypes", "pattern", "operators", "training", "core"}
-        and all(isinstance(value[name], bool) for name in ("training", "core"))
+        and set(value) == {"dtypes", "pattern", "operators", "training", "core", "once"}
+        and all(isinstance(value[name], bool) for name in ("training", "core", "once"))
         and among(value["dtypes"], (*DTYPES, *MIXED))
         and among(value["operators"], NAMES)
         and (value["pattern"] is None or _is_text(value["pattern"]))

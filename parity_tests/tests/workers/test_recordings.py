@@ -17,7 +17,7 @@ import pytest
 from attention_core.operators import SPECIFICATION_VERSION
 from backends import FRAMEWORKS
 from backends.archives import save_arrays
-from parity_tests.cases.case import SEED
+from parity_tests.cases.case import DTYPES, SEED
 from parity_tests.cases.expected import programs_folder
 from parity_tests.cases.selection import Selection
 from parity_tests.cases.suite import all_cases
@@ -44,6 +44,20 @@ def posing(made: Recording, backend: str, device: str = "cpu") -> Recording:
 def test_trainings_are_selected_on_request(given: dict[str, Any], trained: bool):
     chosen = Selection(["float64"], **given).cases(all_cases(trained=True))
     assert any(case.operator == "training" for case in chosen) == trained
+
+
+def test_each_case_is_selected_once_and_the_core_in_every_dtype():
+    chosen = Selection(DTYPES, once=True).cells(all_cases())
+    every, kept = Selection(DTYPES).cells(all_cases()), Selection(DTYPES, core=True).cells(all_cases())
+    assert {cell.case.id for cell in chosen} == {cell.case.id for cell in every}
+    assert {cell.key for cell in kept} < {cell.key for cell in chosen} < {cell.key for cell in every}
+    for cell in chosen:
+        assert cell in kept or cell.dtype == next(filter(cell.case.has, DTYPES))
+
+
+def test_all_cells_and_some_of_them_are_not_asked_for_together():
+    result = invoke("run", "--all", "--once")
+    assert result.exit_code == 2 and "--all cannot be combined with --once" in squeezed(result)
 
 
 # ------------------------------------------------------------------------------------------------ record
