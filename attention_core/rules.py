@@ -103,6 +103,15 @@ def position_for_each_step(title: str, given: Mapping[str, Any], axes: Mapping[s
         )
 
 
+def position_for_each_token(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a token beyond the last position, of a source or of its translation.
+
+    Raises: ShapeError.
+    """
+    for steps in (axes.get("keys", 0), given.get("max_steps", axes.get("steps", 0))):
+        position_for_each_step(title, {**given, "max_steps": steps}, axes)
+
+
 def distances_for_buckets(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
     """Refuse too few buckets, or a max_distance that has a bucket of its own.
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from attention_core.specification import Operator, Option, Tensor
 
 KINGMA = "Kingma and Ba 2015, algorithm 1, arXiv:1412.6980"
+VASWANI_RATE = "Vaswani et al. 2017, section 5.3, where the largest rate is 1/√(features · warmup)"
 PASCANU = "Pascanu et al. 2013, algorithm 1, arXiv:1211.5063"
 SUTSKEVER = "Sutskever et al. 2014, section 3.2, arXiv:1409.3215"
 
@@ -15,8 +17,8 @@ class Batch(NamedTuple):
     """Sentence pairs as arrays of a framework: what a Trainer takes.
 
     Shapes: source (batch, keys) and source_lens (batch,), the sentences to translate; inputs (batch, steps), what the
-    decoder reads, bos first; targets (batch, steps) and target_lens (batch,), the correct output, eos last; the three
-    masks as in Translator, or None: no dropout, or dropout by the framework.
+    decoder reads, bos first; targets (batch, steps) and target_lens (batch,), the correct output, eos last; masks, the
+    dropout masks of the model's call by name: without one, nothing is dropped there, or the framework draws it.
     """
 
     source: Any
@@ -24,19 +26,19 @@ class Batch(NamedTuple):
     inputs: Any
     targets: Any
     target_lens: Any
-    encoder_dropout_mask: Any = None
-    decoder_dropout_mask: Any = None
-    attention_dropout_mask: Any = None
+    masks: Mapping[str, Any] = {}
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of a Translator's call."""
-        masks = {name: getattr(self, name) for name in MASKS}
-        return {"source": self.source, "inputs": self.inputs, "valid_lens": self.source_lens, **masks}
+        """The arguments of a translator's call."""
+        return {"source": self.source, "inputs": self.inputs, "valid_lens": self.source_lens, **self.masks}
 
+    def mapped(self, function: Callable[[Any], Any]) -> Batch:
+        """The batch with a function of each of its arrays in their places."""
+        pairs = {name: array for name, array in self._asdict().items() if array is not None and name != "masks"}
+        masks = {name: function(mask) for name, mask in self.masks.items()}
+        return self._replace(**{name: function(array) for name, array in pairs.items()}, masks=masks)
 
-MASKS = Batch._fields[5:]
-"""The masks of a batch, which are keywords of a Translator's call."""
 
 MASKED_CROSS_ENTROPY = Operator(
     name="masked_cross_entropy",
@@ -81,15 +83,23 @@ CLIP_BY_GLOBAL_NORM = Operator(
     ),
 )
 
-_RATE = Option("learning_rate", "float", "step size", domain="positive")
+_RATE = Option("learning_rate", "float", "step size; with warmup, the largest one", domain="positive")
+_WARMUP = Option("warmup", "int", "steps in which the rate rises; None keeps it constant", "None", keyword_only=True)
+_SCHEDULE = "with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))"
+
+
+def rate_at(learning_rate: float, warmup: int | None, step: int) -> float:
+    """The learning rate of a step, counted from 1."""
+    return learning_rate if warmup is None else learning_rate * min(step / warmup, (warmup / step) ** 0.5)
+
 
 SGD = Operator(
     name="sgd",
     summary="Stochastic gradient descent, for a Trainer.",
-    formula="θ' = θ - learning_rate · g",
-    source="Robbins and Monro 1951, doi:10.1214/aoms/1177729586",
+    formula=f"θ' = θ - learning_rate · g;  {_SCHEDULE}",
+    source=f"Robbins and Monro 1951, doi:10.1214/aoms/1177729586; warmup: {VASWANI_RATE}",
     tensors=(),
-    options=(_RATE,),
+    options=(_RATE, _WARMUP),
     outputs=(),
 )
 
@@ -98,15 +108,16 @@ ADAM = Operator(
     summary="Adam, for a Trainer.",
     formula=(
         "θ' = θ - learning_rate · m̂ / (√v̂ + epsilon);  m' = beta1 m + (1 - beta1) g;  v' = beta2 v + (1 - beta2) g²;  "
-        "m̂ = m'/(1 - beta1ᵗ);  v̂ = v'/(1 - beta2ᵗ), t counting steps from 1"
+        f"m̂ = m'/(1 - beta1ᵗ);  v̂ = v'/(1 - beta2ᵗ), t counting steps from 1;  {_SCHEDULE}"
     ),
-    source=KINGMA,
+    source=f"{KINGMA}; warmup: {VASWANI_RATE}",
     tensors=(),
     options=(
         _RATE,
         Option("beta1", "float", "decay of the mean gradient m", "0.9", "rate"),
         Option("beta2", "float", "decay of the mean squared gradient v", "0.999", "rate"),
         Option("epsilon", "float", "added to the divisor, outside the square root", "1e-08", "positive"),
+        _WARMUP,
     ),
     outputs=(),
 )

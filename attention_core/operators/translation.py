@@ -1,10 +1,14 @@
-"""The translator: encoder, bridge and decoder as one layer, as data."""
+"""Translators: an encoder and a decoder as one layer, recurrent or a Transformer, as data."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
 from attention_core.errors import check_unused
 from attention_core.operators.attention import SCORE_NAMES
-from attention_core.operators.common import BAHDANAU, WU
+from attention_core.operators.common import BAHDANAU, VASWANI_LAYERS, WU
 from attention_core.operators.decoders import (
     BAHDANAU_DECODER,
     BEAM_OUTPUTS,
@@ -18,14 +22,67 @@ from attention_core.operators.decoders import (
     SEARCH,
 )
 from attention_core.operators.encoders import BRIDGE, CELL, EMBED_SIZE, GRU_ENCODER, LSTM_ENCODER
+from attention_core.operators.feed_forward import HIDDEN_FEATURES
 from attention_core.operators.local import NUM_POSITIONS
 from attention_core.operators.recurrent import BIDIRECTIONAL, HIDDEN_SIZE, NUM_LAYERS
-from attention_core.rules import hypotheses, known_tokens, position_for_each_key
+from attention_core.operators.transformer import (
+    _NUM_LAYERS,
+    _POSITIONS,
+    TRANSFORMER_DECODER,
+    TRANSFORMER_ENCODER,
+    _stack_sizes,
+)
+from attention_core.operators.transformer_layers import _FEATURES, _NUM_HEADS, _SUBLAYERS
+from attention_core.rules import hypotheses, known_tokens, position_for_each_key, position_for_each_token
 from attention_core.specification import Config, Layer, Operator, Option, Part, Sizes, Tensor
+
+# ------------------------------------------------------------------------------------------------ both translators
+
+_SOURCE_VOCAB_SIZE = Option("source_vocab_size", "int", "number of token ids of the sources")
+_TARGET_VOCAB_SIZE = Option("target_vocab_size", "int", "number of token ids of the translations")
 
 _SOURCE = Tensor("source", ("batch", "keys"), "token ids of the sentences to translate", "integer")
 _INPUTS = Tensor("inputs", ("batch", "steps"), "input tokens of the decoder: bos, then the translation", "integer")
 _SOURCE_LENS = Tensor("valid_lens", ("batch",), "tokens of each source; the rest is padding", "integer", True)
+
+_OUTPUTS = (
+    Tensor(
+        "logits",
+        ("batch", "steps", "target_vocab_size"),
+        "scores of the token that follows each input (natural logarithm)",
+    ),
+    Tensor("weights", ("batch", "steps", "keys"), "probabilities over the source tokens"),
+)
+
+
+def _searches(title: str, rule: Callable[..., None]) -> tuple[Operator, Operator]:
+    """Greedy decoding and beam search; the rule says how many tokens the layer takes."""
+    tensors = (_SOURCE, _SOURCE_LENS)
+    return (
+        Operator(
+            name=f"{title}.greedy",
+            summary="Translate by feeding back the most probable token until the end token.",
+            formula="tokens, lengths, weights = decoder.greedy(*encode(source, valid_lens), valid_lens)",
+            source="common practice",
+            tensors=tensors,
+            options=(BOS, EOS, MAX_STEPS),
+            outputs=GREEDY_OUTPUTS,
+            rules=(rule, known_tokens),
+        ),
+        Operator(
+            name=f"{title}.beam",
+            summary="Translate by keeping the best hypotheses at every step (beam search).",
+            formula="tokens, lengths, scores, weights = decoder.beam(*encode(source, valid_lens), valid_lens)",
+            source=WU,
+            tensors=tensors,
+            options=(BOS, EOS, MAX_STEPS, *SEARCH),
+            outputs=BEAM_OUTPUTS,
+            rules=(rule, known_tokens, hypotheses),
+        ),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ recurrent
 
 _FORMULA = (
     "outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional;  "
@@ -85,8 +142,8 @@ TRANSLATOR = Layer(
     formula=_FORMULA,
     source=BAHDANAU,
     options=(
-        Option("source_vocab_size", "int", "number of token ids of the sources"),
-        Option("target_vocab_size", "int", "number of token ids of the translations"),
+        _SOURCE_VOCAB_SIZE,
+        _TARGET_VOCAB_SIZE,
         EMBED_SIZE,
         HIDDEN_SIZE,
         NUM_LAYERS,
@@ -155,36 +212,10 @@ TRANSLATOR = Layer(
                     optional=True,
                 ),
             ),
-            outputs=(
-                Tensor(
-                    "logits",
-                    ("batch", "steps", "target_vocab_size"),
-                    "scores of the token that follows each input (natural logarithm)",
-                ),
-                Tensor("weights", ("batch", "steps", "keys"), "probabilities over the source tokens"),
-            ),
+            outputs=_OUTPUTS,
             rules=(position_for_each_key,),
         ),
-        Operator(
-            name="Translator.greedy",
-            summary="Translate by feeding back the most probable token until the end token.",
-            formula="tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)",
-            source="common practice",
-            tensors=(_SOURCE, _SOURCE_LENS),
-            options=(BOS, EOS, MAX_STEPS),
-            outputs=GREEDY_OUTPUTS,
-            rules=(position_for_each_key, known_tokens),
-        ),
-        Operator(
-            name="Translator.beam",
-            summary="Translate by keeping the best hypotheses at every step (beam search).",
-            formula="tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)",
-            source=WU,
-            tensors=(_SOURCE, _SOURCE_LENS),
-            options=(BOS, EOS, MAX_STEPS, *SEARCH),
-            outputs=BEAM_OUTPUTS,
-            rules=(position_for_each_key, known_tokens, hypotheses),
-        ),
+        *_searches("Translator", position_for_each_key),
     ),
     complete=_sizes,
     inside=_inside,
@@ -196,4 +227,74 @@ TRANSLATOR = Layer(
     notes="With bridge='concatenate', the decoder's hidden size is twice the encoder's.",
 )
 
-OPERATORS = (TRANSLATOR,)
+# ------------------------------------------------------------------------------------------------ the Transformer
+
+_TRANSFORMER_FORMULA = (
+    "outputs, _ = encoder(source, valid_lens);  logits, weights = decoder(inputs, outputs, valid_lens)"
+)
+
+
+def _transformer_sizes(config: Config) -> Sizes:
+    sublayers = {"encoder_sublayers": 2, "decoder_sublayers": 3}
+    return {**_stack_sizes("TransformerTranslator", config), **sublayers}
+
+
+def _stacks(sizes: Sizes) -> dict[str, Part]:
+    config = {option.name: sizes[option.name] for option in (*_STACK, *_POSITIONS, *_SUBLAYERS)}
+    return {
+        "encoder": Part(TRANSFORMER_ENCODER, {"vocab_size": sizes["source_vocab_size"], **config}),
+        "decoder": Part(TRANSFORMER_DECODER, {"vocab_size": sizes["target_vocab_size"], **config}),
+    }
+
+
+def _stack_masks(stack: str, layer: Layer) -> tuple[Tensor, ...]:
+    """The dropout masks of a stack, under names of their own."""
+    axes = {"sublayers": f"{stack}_sublayers", **({"steps": "keys"} if stack == "encoder" else {})}
+    return tuple(
+        replace(tensor, name=f"{stack}_{tensor.name}", axes=tuple(axes.get(axis, axis) for axis in tensor.axes))
+        for tensor in layer.method("call").keyword_tensors
+        if tensor.name.endswith("dropout_mask")
+    )
+
+
+def masks_of(stack: str, masks: Mapping[str, Any]) -> dict[str, Any]:
+    """The dropout masks of the encoder or of the decoder, under the names that it has for them."""
+    start = f"{stack}_"
+    return {name.removeprefix(start): mask for name, mask in masks.items() if name.startswith(start)}
+
+
+_STACK = (_FEATURES, _NUM_HEADS, HIDDEN_FEATURES, _NUM_LAYERS)
+
+TRANSFORMER_TRANSLATOR = Layer(
+    name="TransformerTranslator",
+    summary="Encode a sentence, and decode its translation, by self-attention and attention to the encoded sentence.",
+    formula=_TRANSFORMER_FORMULA,
+    source=VASWANI_LAYERS,
+    options=(_SOURCE_VOCAB_SIZE, _TARGET_VOCAB_SIZE, *_STACK, *_POSITIONS, *_SUBLAYERS),
+    parameters=(),
+    methods=(
+        Operator(
+            name="TransformerTranslator.call",
+            summary="Encode the sources, and decode given translations (teacher forcing).",
+            formula=_TRANSFORMER_FORMULA,
+            source=VASWANI_LAYERS,
+            tensors=(_SOURCE, _INPUTS, _SOURCE_LENS),
+            keyword_tensors=(
+                *_stack_masks("encoder", TRANSFORMER_ENCODER),
+                *_stack_masks("decoder", TRANSFORMER_DECODER),
+            ),
+            outputs=_OUTPUTS,
+            rules=(position_for_each_token,),
+            notes="The weights are the mean over the heads of the decoder's last layer.",
+        ),
+        *_searches("TransformerTranslator", position_for_each_token),
+    ),
+    complete=_transformer_sizes,
+    inside=_stacks,
+    parts={"encoder": "the TransformerEncoder", "decoder": "the TransformerDecoder"},
+)
+
+OPERATORS = (TRANSLATOR, TRANSFORMER_TRANSLATOR)
+
+TRANSLATORS = {layer.name: layer for layer in OPERATORS}
+"""What a Trainer takes, by name."""

@@ -8,9 +8,9 @@ import numpy as np
 
 from attention_core import differentiation
 from attention_core.errors import check_options, check_state, check_tokens
-from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, SGD, Batch, rate_at
 from attention_core.reference.arrays import check, promote
-from attention_core.reference.translation import Translator
+from attention_core.reference.translation import TransformerTranslator, Translator
 
 __all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
 
@@ -87,42 +87,48 @@ class Optimiser:
         self.update = update
 
 
-def sgd(learning_rate: float) -> Optimiser:
+def sgd(learning_rate: float, *, warmup: int | None = None) -> Optimiser:
     """Stochastic gradient descent, for a Trainer.
 
     θ' = θ - learning_rate · g
+    with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))
 
-    Raises: OptionError if learning_rate is not positive.
+    Raises: OptionError if learning_rate or warmup is not positive.
     Source: Robbins and Monro 1951, doi:10.1214/aoms/1177729586. It is the same in all frameworks.
     """
-    check_options(SGD, learning_rate=learning_rate)
+    check_options(SGD, learning_rate=learning_rate, warmup=warmup)
 
     def update(parameters: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], state: Arrays) -> Arrays:
-        return {name: array - learning_rate * gradients[name] for name, array in parameters.items()}
+        rate = rate_at(learning_rate, warmup, int(state["step"]))
+        return {name: array - rate * gradients[name] for name, array in parameters.items()}
 
     return Optimiser((), update)
 
 
-def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08) -> Optimiser:
+def adam(
+    learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, *, warmup: int | None = None
+) -> Optimiser:
     """Adam, for a Trainer.
 
     θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)
     m' = beta1 m + (1 - beta1) g;  v' = beta2 v + (1 - beta2) g²
     m̂ = m'/(1 - beta1ᵗ);  v̂ = v'/(1 - beta2ᵗ), t counting steps from 1
+    with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))
 
-    Raises: OptionError if learning_rate or epsilon is not positive, or beta1 or beta2 not in [0, 1).
+    Raises: OptionError if learning_rate, epsilon or warmup is not positive, or beta1 or beta2 not in [0, 1).
     Source: Kingma and Ba 2015, algorithm 1, arXiv:1412.6980.
     """
-    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, warmup=warmup)
 
     def update(parameters: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], state: Arrays) -> Arrays:
         step, changed = int(state["step"]), {}
+        rate = rate_at(learning_rate, warmup, step)
         for name, array in parameters.items():
             gradient = gradients[name]
             m = state[f"m.{name}"] = beta1 * state[f"m.{name}"] + (1 - beta1) * gradient
             v = state[f"v.{name}"] = beta2 * state[f"v.{name}"] + (1 - beta2) * gradient**2
             divisor = np.sqrt(v / (1 - beta2**step)) + epsilon
-            changed[name] = array - learning_rate * (m / (1 - beta1**step)) / divisor
+            changed[name] = array - rate * (m / (1 - beta1**step)) / divisor
         return changed
 
     return Optimiser(("m", "v"), update)
@@ -144,16 +150,19 @@ def descend(
 
 
 class Trainer:
-    """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
+    """Train a translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
 
     loss = masked_cross_entropy(model(source, inputs, source_lens), targets, target_lens)
 
-    Arguments: model is a Translator; optimizer comes from sgd or adam; max_norm bounds the global norm of the
-    gradients, None disables clipping. The reference differentiates by attention_core.differentiation.
+    Arguments: model is a Translator or a TransformerTranslator; optimizer comes from sgd or adam; max_norm bounds the
+    global norm of the gradients, None disables clipping. The reference differentiates by
+    attention_core.differentiation.
     Raises: OptionError if max_norm is not positive.
     """
 
-    def __init__(self, model: Translator, optimizer: Optimiser, *, max_norm: float | None = None) -> None:
+    def __init__(
+        self, model: Translator | TransformerTranslator, optimizer: Optimiser, *, max_norm: float | None = None
+    ) -> None:
         check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
         self.model = model
         self.optimizer = optimizer
@@ -166,7 +175,7 @@ class Trainer:
         """Train on one batch.
 
         Returns (loss, norm): the loss before the step, in nats per token, and the gradients' norm before clipping.
-        Raises: as Translator and masked_cross_entropy.
+        Raises: as the model and masked_cross_entropy.
         """
         parameters = {name: promote(array) for name, array in self.model.parameters.items()}
         loss = self.loss(batch, parameters)
@@ -183,9 +192,9 @@ class Trainer:
     def evaluate(self, batch: Batch) -> np.ndarray:
         """Compute the loss of one batch, in nats per token, without dropout and without a step.
 
-        Raises: as Translator and masked_cross_entropy.
+        Raises: as the model and masked_cross_entropy.
         """
-        return self.loss(batch._replace(**dict.fromkeys(MASKS)), self.model.parameters)
+        return self.loss(batch._replace(masks={}), self.model.parameters)
 
     def loss(self, batch: Batch, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
         """Compute the loss of the model with these parameters."""

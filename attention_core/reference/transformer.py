@@ -601,7 +601,8 @@ def embedded(layer: Container, tokens: np.ndarray, dropout_mask: np.ndarray | No
     """√features embedding[tokens], with the positions added."""
     x = layer.sizes["features"] ** 0.5 * embed(layer.specification.name, tokens, layer.parameters["embedding"])
     x = layer.inside("positions")(x) if "positions" in layer.parts else x
-    return x if dropout_mask is None else x * promote(dropout_mask)
+    with np.errstate(invalid="ignore"):  # an infinite embedding times a 0 of the mask is NaN, which may be hidden
+        return x if dropout_mask is None else x * promote(dropout_mask)
 
 
 def rows_of(state: TransformerState, rows: np.ndarray) -> TransformerState:

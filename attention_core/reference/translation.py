@@ -1,4 +1,4 @@
-"""The translator: encoder, bridge and decoder as one layer."""
+"""Translators: an encoder and a decoder as one layer, recurrent or a Transformer, in NumPy."""
 
 from __future__ import annotations
 
@@ -6,21 +6,107 @@ from typing import Any
 
 import numpy as np
 
-from attention_core.operators.translation import TRANSLATOR
-from attention_core.reference.arrays import Specified, inner, optional
+from attention_core.operators.translation import TRANSFORMER_TRANSLATOR, TRANSLATOR, masks_of
+from attention_core.reference.arrays import optional
 from attention_core.reference.decoders import BahdanauDecoder, FixedContextDecoder, LuongDecoder
 from attention_core.reference.encoders import Bridge, GRUEncoder, LSTMEncoder
+from attention_core.reference.transformer import TransformerDecoder, TransformerEncoder
+from attention_core.reference.transformer_layers import Container
 from attention_core.specification import Layer
 
-__all__ = ["Translator"]
-
-CLASSES: dict[str, Any] = {
-    made.__name__: made
-    for made in (GRUEncoder, LSTMEncoder, Bridge, BahdanauDecoder, LuongDecoder, FixedContextDecoder)
-}
+__all__ = ["Translator", "TransformerTranslator"]
 
 
-class Translator(Specified):
+class EncoderDecoder(Container):
+    """Base class of the translators: searches with what `encode` gives."""
+
+    def encode(self, source: np.ndarray, valid_lens: np.ndarray | None) -> tuple[np.ndarray, ...]:
+        """What the decoder takes of the encoder: its outputs, and its state if it has one."""
+        raise NotImplementedError
+
+    def greedy(
+        self, source: np.ndarray, valid_lens: np.ndarray | None = None, *, bos: int, eos: int, max_steps: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Translate by feeding back the most probable token until the end token.
+
+        tokens, lengths, weights = decoder.greedy(*encode(source, valid_lens), valid_lens)
+
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids, padded with eos
+            lengths: integers (batch,); number of tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            TokenError: a first or last token outside the vocabulary
+            ShapeError: a token beyond the last position, of a source or of its translation
+        """
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", source=source, valid_lens=valid_lens, **options)
+        encoded = self.encode(source, valid_lens)
+        return self.inside("decoder").greedy(*encoded, valid_lens, **options)
+
+    def beam(
+        self,
+        source: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        *,
+        bos: int,
+        eos: int,
+        max_steps: int,
+        width: int,
+        num_best: int = 1,
+        length_penalty: float = 0.0,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Translate by keeping the best hypotheses at every step (beam search).
+
+        tokens, lengths, scores, weights = decoder.beam(*encode(source, valid_lens), valid_lens)
+
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): exponent α; 0 ranks by log probability
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
+            lengths: integers (batch, num_best); number of tokens before eos
+            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
+            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            TokenError: a first or last token outside the vocabulary
+            OptionError: num_best above width, or width above vocab_size
+            ShapeError: a token beyond the last position, of a source or of its translation
+        """
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", source=source, valid_lens=valid_lens, **options)
+        encoded = self.encode(source, valid_lens)
+        return self.inside("decoder").beam(*encoded, valid_lens, **options)
+
+
+class Translator(EncoderDecoder):
     """Encode a sentence, and decode its translation with attention to it.
 
     outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
@@ -59,6 +145,7 @@ class Translator(Specified):
     """
 
     specification: Layer = TRANSLATOR
+    classes = (GRUEncoder, LSTMEncoder, Bridge, BahdanauDecoder, LuongDecoder, FixedContextDecoder)
 
     def __init__(
         self,
@@ -92,17 +179,13 @@ class Translator(Specified):
             readout=readout,
             dropout=dropout,
         )
-        parts = self.specification.inside(self.sizes)
-        self.parts: dict[str, Any] = {name: CLASSES[part.layer.name](**part.config) for name, part in parts.items()}
 
     def encode(
         self, source: np.ndarray, valid_lens: np.ndarray | None, dropout_mask: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The encoder's outputs and state, as the decoder takes them."""
-        for name, part in self.parts.items():
-            part.parameters = inner(self.parameters, f"{name}.")
-        outputs, state = self.parts["encoder"](source, valid_lens, dropout_mask=dropout_mask)
-        return self.parts["bridge"](outputs, state) if "bridge" in self.parts else (outputs, state)
+        outputs, state = self.inside("encoder")(source, valid_lens, dropout_mask=dropout_mask)
+        return self.inside("bridge")(outputs, state) if "bridge" in self.parts else (outputs, state)
 
     def __call__(
         self,
@@ -149,7 +232,7 @@ class Translator(Specified):
             attention_dropout_mask=attention_dropout_mask,
         )
         outputs, state = self.encode(source, valid_lens, optional(encoder_dropout_mask))
-        logits, _, weights = self.parts["decoder"](
+        logits, _, weights = self.inside("decoder")(
             inputs,
             outputs,
             state,
@@ -159,92 +242,163 @@ class Translator(Specified):
         )
         return logits, weights
 
-    def greedy(
-        self, source: np.ndarray, valid_lens: np.ndarray | None = None, *, bos: int, eos: int, max_steps: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Translate by feeding back the most probable token until the end token.
 
-        tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)
+class TransformerTranslator(EncoderDecoder):
+    """Encode a sentence, and decode its translation, by self-attention and attention to the encoded sentence.
 
-        Args:
-            source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
-            bos: token that starts a sequence
-            eos: token that ends a sequence
-            max_steps: maximum number of tokens to decode
-        Returns:
-            tokens: integers (batch, max_steps); decoded ids, padded with eos
-            lengths: integers (batch,); number of tokens before eos
-            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
-            ShapeError: more keys than a location score has positions
-            TokenError: a first or last token outside the vocabulary
-        """
-        self._check("greedy", source=source, valid_lens=valid_lens, bos=bos, eos=eos, max_steps=max_steps)
-        outputs, state = self.encode(source, valid_lens)
-        return self.parts["decoder"].greedy(outputs, state, valid_lens, bos=bos, eos=eos, max_steps=max_steps)
+    outputs, _ = encoder(source, valid_lens)
+    logits, weights = decoder(inputs, outputs, valid_lens)
 
-    def beam(
+    Args:
+        source_vocab_size: number of token ids of the sources
+        target_vocab_size: number of token ids of the translations
+        features: features of a step
+        num_heads: number of heads
+        hidden_size: hidden features of the feed-forward network
+        num_layers (default 1): number of layers
+        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        num_positions (default None): positions that have a vector, for positions='learned' only
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'gaussian'
+        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
+        rms (default False): whether RMSNorm takes the place of LayerNorm
+        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
+            'gelu_tanh', 'silu'
+        gated (default False): whether a second projection multiplies the hidden features
+        bias (default True): whether projections, networks and LayerNorm have biases
+        epsilon (default 1e-05): number added to the mean square under the root
+        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+    Parameters:
+        encoder.*: the TransformerEncoder
+        decoder.*: the TransformerDecoder
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
+    Example:
+        layer = attention.TransformerTranslator(source_vocab_size, target_vocab_size, features, num_heads, hidden_size)
+        logits, weights = layer(source, inputs)
+    """
+
+    specification: Layer = TRANSFORMER_TRANSLATOR
+    classes = (TransformerEncoder, TransformerDecoder)
+
+    def __init__(
+        self,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        features: int,
+        num_heads: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        positions: str = "sinusoidal",
+        num_positions: int | None = None,
+        num_key_heads: int | None = None,
+        score: str = "scaled_dot",
+        norm: str = "post",
+        rms: bool = False,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        epsilon: float = 1e-5,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            source_vocab_size=source_vocab_size,
+            target_vocab_size=target_vocab_size,
+            features=features,
+            num_heads=num_heads,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            positions=positions,
+            num_positions=num_positions,
+            num_key_heads=num_key_heads,
+            score=score,
+            norm=norm,
+            rms=rms,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            epsilon=epsilon,
+            dropout=dropout,
+        )
+
+    def encode(
+        self, source: np.ndarray, valid_lens: np.ndarray | None, **masks: np.ndarray | None
+    ) -> tuple[np.ndarray]:
+        """The encoder's outputs, as the decoder takes them."""
+        return self.inside("encoder")(source, valid_lens, need_weights=False, **masks)[:1]
+
+    def __call__(
         self,
         source: np.ndarray,
+        inputs: np.ndarray,
         valid_lens: np.ndarray | None = None,
         *,
-        bos: int,
-        eos: int,
-        max_steps: int,
-        width: int,
-        num_best: int = 1,
-        length_penalty: float = 0.0,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Translate by keeping the best hypotheses at every step (beam search).
+        encoder_embedding_dropout_mask: np.ndarray | None = None,
+        encoder_self_dropout_mask: np.ndarray | None = None,
+        encoder_hidden_dropout_mask: np.ndarray | None = None,
+        encoder_dropout_mask: np.ndarray | None = None,
+        decoder_embedding_dropout_mask: np.ndarray | None = None,
+        decoder_self_dropout_mask: np.ndarray | None = None,
+        decoder_attention_dropout_mask: np.ndarray | None = None,
+        decoder_hidden_dropout_mask: np.ndarray | None = None,
+        decoder_dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Encode the sources, and decode given translations (teacher forcing).
 
-        tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)
+        outputs, _ = encoder(source, valid_lens)
+        logits, weights = decoder(inputs, outputs, valid_lens)
+
+        The weights are the mean over the heads of the decoder's last layer.
 
         Args:
             source: integers (batch, keys); token ids of the sentences to translate
+            inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
             valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
-            bos: token that starts a sequence
-            eos: token that ends a sequence
-            max_steps: maximum number of tokens to decode
-            width: hypotheses kept at each step
-            num_best (default 1): hypotheses returned, best first
-            length_penalty (default 0.0): exponent α; 0 ranks by log probability
+            encoder_embedding_dropout_mask (default None): (batch, keys, features); factor of the embedded tokens with
+                their positions: 0 or 1/(1 - rate)
+            encoder_self_dropout_mask (default None): (num_layers, batch, heads, keys, keys); factor of each weight of
+                self-attention: 0 or 1/(1 - rate)
+            encoder_hidden_dropout_mask (default None): (num_layers, batch, keys, hidden_size); factor of each hidden
+                feature: 0 or 1/(1 - rate)
+            encoder_dropout_mask (default None): (num_layers, encoder_sublayers, batch, keys, features); factor of what
+                each sublayer adds, in order: 0 or 1/(1 - rate)
+            decoder_embedding_dropout_mask (default None): (batch, steps, features); factor of the embedded tokens with
+                their positions: 0 or 1/(1 - rate)
+            decoder_self_dropout_mask (default None): (num_layers, batch, heads, steps, steps); factor of each weight of
+                self-attention: 0 or 1/(1 - rate)
+            decoder_attention_dropout_mask (default None): (num_layers, batch, heads, steps, keys); factor of each
+                weight of cross-attention: 0 or 1/(1 - rate)
+            decoder_hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden
+                feature: 0 or 1/(1 - rate)
+            decoder_dropout_mask (default None): (num_layers, decoder_sublayers, batch, steps, features); factor of what
+                each sublayer adds, in order: 0 or 1/(1 - rate)
         Returns:
-            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
-            lengths: integers (batch, num_best); number of tokens before eos
-            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
-            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+            logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
+            weights: (batch, steps, keys); probabilities over the source tokens
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
             TokenError: a token id is outside the vocabulary
-            ShapeError: more keys than a location score has positions
-            TokenError: a first or last token outside the vocabulary
-            OptionError: num_best above width, or width above vocab_size
+            ShapeError: a token beyond the last position, of a source or of its translation
+        Example:
+            layer = attention.TransformerTranslator(source_vocab_size, target_vocab_size, features, num_heads,
+                hidden_size)
+            logits, weights = layer(source, inputs, valid_lens)
         """
-        self._check(
-            "beam",
-            source=source,
-            valid_lens=valid_lens,
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
-        )
-        outputs, state = self.encode(source, valid_lens)
-        return self.parts["decoder"].beam(
-            outputs,
-            state,
-            valid_lens,
-            bos=bos,
-            eos=eos,
-            max_steps=max_steps,
-            width=width,
-            num_best=num_best,
-            length_penalty=length_penalty,
-        )
+        masks = {
+            "encoder_embedding_dropout_mask": encoder_embedding_dropout_mask,
+            "encoder_self_dropout_mask": encoder_self_dropout_mask,
+            "encoder_hidden_dropout_mask": encoder_hidden_dropout_mask,
+            "encoder_dropout_mask": encoder_dropout_mask,
+            "decoder_embedding_dropout_mask": decoder_embedding_dropout_mask,
+            "decoder_self_dropout_mask": decoder_self_dropout_mask,
+            "decoder_attention_dropout_mask": decoder_attention_dropout_mask,
+            "decoder_hidden_dropout_mask": decoder_hidden_dropout_mask,
+            "decoder_dropout_mask": decoder_dropout_mask,
+        }
+        self._check("call", source=source, inputs=inputs, valid_lens=valid_lens, **masks)
+        masks = {name: optional(mask) for name, mask in masks.items()}
+        encoded = self.encode(source, valid_lens, **masks_of("encoder", masks))
+        return self.inside("decoder")(inputs, *encoded, valid_lens, **masks_of("decoder", masks))

@@ -13,14 +13,15 @@ import optax
 from flax import nnx
 
 from attention_core.errors import check, check_options, check_state
-from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, SGD, Batch
 from backends.jax.arrays import Lengths
 from backends.jax.blocked.choice import use_blocks
 from backends.jax.decoders import Decoder
 from backends.jax.masking import precise
 from backends.jax.module import check_ids
 from backends.jax.parameters import get_parameters, set_parameters
-from backends.jax.translation import Translator
+from backends.jax.transformer import TransformerDecoder
+from backends.jax.translation import EncoderDecoder, TransformerTranslator, Translator
 
 __all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
 
@@ -93,10 +94,12 @@ def clip_by_global_norm(
     return [gradient * factor for gradient in gradients], norm
 
 
-def as_written(model: Translator) -> bool:
+WRITTEN = (Translator, TransformerTranslator, Decoder, TransformerDecoder)
+
+
+def as_written(model: EncoderDecoder) -> bool:
     """Whether calls of the translator and its decoder are those written here: not overridden."""
-    layers = (model, Translator), (model.decoder, Decoder)
-    return all(type(layer).__call__ is base.__call__ for layer, base in layers)
+    return all(type(layer).__call__ in [base.__call__ for base in WRITTEN] for layer in (model, model.decoder))
 
 
 # Kept, since optax compares by identity: the same numbers are then the same optimiser, and a Trainer finds its steps
@@ -105,27 +108,40 @@ kept_sgd = cache(optax.sgd)
 kept_adam = cache(optax.adam)
 
 
-def sgd(learning_rate: float) -> optax.GradientTransformation:
+def sgd(learning_rate: float, *, warmup: int | None = None) -> optax.GradientTransformation:
     """Stochastic gradient descent, for a Trainer.
 
     θ' = θ - learning_rate · g
+    with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))
     """
-    check_options(SGD, learning_rate=learning_rate)
-    return kept_sgd(float(learning_rate))
+    check_options(SGD, learning_rate=learning_rate, warmup=warmup)
+    return kept_sgd(scheduled(float(learning_rate), warmup))
 
 
 def adam(
-    learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08
+    learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, *, warmup: int | None = None
 ) -> optax.GradientTransformation:
     """Adam, for a Trainer.
 
     θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)
+    with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))
 
     optax's own has the same formula. Without jax_enable_x64 it computes 1 - beta2ᵗ in float32: the first step is then
     off by 7e-6 of its length.
     """
-    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
-    return kept_adam(float(learning_rate), float(beta1), float(beta2), float(epsilon))
+    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, warmup=warmup)
+    return kept_adam(scheduled(float(learning_rate), warmup), float(beta1), float(beta2), float(epsilon))
+
+
+@cache
+def scheduled(learning_rate: float, warmup: int | None) -> optax.ScalarOrSchedule:
+    """The learning rate, or a function of the number of steps before a step."""
+
+    def rate(count: jax.Array) -> jax.Array:
+        step = (count + 1).astype(jnp.result_type(float))  # a quotient of int32 has float32, even with jax_enable_x64
+        return learning_rate * jnp.minimum(step / warmup, jnp.sqrt(warmup / step))
+
+    return learning_rate if warmup is None else rate
 
 
 def descend(
@@ -141,7 +157,7 @@ def descend(
 
 
 class Trainer:
-    """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
+    """Train a translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
 
     loss = masked_cross_entropy(model(source, inputs, source_lens), targets, target_lens)
 
@@ -150,7 +166,7 @@ class Trainer:
     """
 
     def __init__(
-        self, model: Translator, optimizer: optax.GradientTransformation, *, max_norm: float | None = None
+        self, model: EncoderDecoder, optimizer: optax.GradientTransformation, *, max_norm: float | None = None
     ) -> None:
         check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
         self.model = model
@@ -172,7 +188,7 @@ class Trainer:
     def evaluate(self, batch: Batch) -> jax.Array:
         """Compute the loss of one batch, in nats per token, without dropout and without a step."""
         self._check(batch)
-        return self.evaluation.run(batch._replace(**dict.fromkeys(MASKS)), self._open_rows(batch))
+        return self.evaluation.run(batch._replace(masks={}), self._open_rows(batch))
 
     def loss(self, batch: Batch) -> jax.Array:
         """Compute the loss of one batch, in the mode of the model, and not compiled as a whole."""
@@ -201,10 +217,10 @@ class Trainer:
         for moment in self.moments:
             set_parameters(like, {name: arrays[f"{moment}.{name}"] for name in get_parameters(self.model)})
             nnx.update(self._kept(MOMENTS[moment]), nnx.state(like, nnx.Param))
-        # optax's Adam counts for itself.
-        for counter in (self.optimizer.step, self._kept("count")):
-            if counter is not None:
-                counter[...] = jnp.array(arrays["step"], counter.dtype)
+        # optax's Adam and its schedules count for themselves.
+        counters = optax.tree.get_all_with_path(self.optimizer.opt_state, "count")
+        for counter in (self.optimizer.step, *(counter for _, counter in counters)):
+            counter[...] = jnp.array(arrays["step"], counter.dtype)
 
     @property
     def moments(self) -> tuple[str, ...]:
@@ -287,7 +303,7 @@ def compiled(
 
 
 def train(
-    objects: tuple[Translator, nnx.Optimizer], batch: Batch, rows: jax.Array | None, max_norm: float | None
+    objects: tuple[EncoderDecoder, nnx.Optimizer], batch: Batch, rows: jax.Array | None, max_norm: float | None
 ) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
     """Take one step; returns (loss, norm, all arrays of model and optimiser after it)."""
     model, optimizer = objects
@@ -299,13 +315,13 @@ def train(
     return loss, norm, jax.tree.leaves(nnx.state(objects))
 
 
-def evaluate(model: Translator, batch: Batch, rows: jax.Array | None) -> jax.Array:
+def evaluate(model: EncoderDecoder, batch: Batch, rows: jax.Array | None) -> jax.Array:
     """Compute the loss of one batch without dropout."""
     model.eval()
     return loss_of(model, batch, rows)
 
 
-def loss_of(model: Translator, batch: Batch, rows: jax.Array | None) -> jax.Array:
+def loss_of(model: EncoderDecoder, batch: Batch, rows: jax.Array | None) -> jax.Array:
     """Compute the loss of one batch, in the mode of the model; logits of these rows alone, if any are given."""
     targets = batch.targets
     if rows is None:

@@ -458,37 +458,21 @@ class TransformerDecoder(Specified):
             layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size, rngs=nnx.Rngs(0))
             logits, weights = layer(tokens, encoder_outputs, valid_lens)
         """
-        masks = {
+        masks: dict[str, Any] = {
+            "embedding_dropout_mask": embedding_dropout_mask,
             "self_dropout_mask": self_dropout_mask,
             "attention_dropout_mask": attention_dropout_mask,
             "hidden_dropout_mask": hidden_dropout_mask,
             "dropout_mask": dropout_mask,
         }
-        self._check(
-            "call",
-            tokens=tokens,
-            encoder_outputs=encoder_outputs,
-            valid_lens=valid_lens,
-            mask=mask,
-            per_head=per_head,
-            need_weights=need_weights,
-            bias=bias,
-            embedding_dropout_mask=embedding_dropout_mask,
-            **masks,
-        )
+        encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
+        options: dict[str, Any] = {"need_weights": need_weights, "bias": bias}
+        self._check("call", tokens=tokens, per_head=per_head, **encoded, **options, **masks)
         check_ids("TransformerDecoder", "tokens", tokens, self.sizes["vocab_size"])
-        x = self.sizes["features"] ** 0.5 * self.embedding(tokens)
-        x = x if self.positions is None else self.positions(x)
-        x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
-        weights = []
-        for number, layer in enumerate(self.layers):
-            factors = {name: None if array is None else array[number] for name, array in masks.items()}
-            factors |= {"need_weights": need_weights, "bias": bias}
-            x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
-            weights.append(of_heads)
+        features, weights = self._features(tokens, **encoded, **options, **masks)
         if not need_weights:
-            return self._logits(x), None
-        return self._logits(x), jnp.stack(weights) if per_head else jnp.mean(weights[-1], axis=1)
+            return self._logits(features), None
+        return self._logits(features), jnp.stack(weights) if per_head else weights[-1].mean(axis=1)
 
     @at_dtype
     def greedy(
@@ -597,6 +581,30 @@ class TransformerDecoder(Specified):
         keys, values = (jnp.stack(arrays, axis=1) for arrays in list(zip(*layers, strict=True))[:2])
         return Memory(keys, values, _attention_mask(keys.shape[-2], valid_lens, mask))
 
+    def _features(
+        self,
+        tokens: jax.Array,
+        *,
+        encoder_outputs: jax.Array,
+        valid_lens: Lengths | None,
+        mask: jax.Array | None,
+        need_weights: bool,
+        bias: jax.Array | None = None,
+        embedding_dropout_mask: jax.Array | None = None,
+        **masks: jax.Array | None,
+    ) -> tuple[jax.Array, list[jax.Array]]:
+        """Give the features that the logits are projected from, and the weights of every layer."""
+        x = self.sizes["features"] ** 0.5 * self.embedding(tokens)
+        x = x if self.positions is None else self.positions(x)
+        x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
+        weights = []
+        for number, layer in enumerate(self.layers):
+            factors = {name: None if array is None else array[number] for name, array in masks.items()}
+            factors |= {"need_weights": need_weights, "bias": bias}
+            x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
+            weights.append(of_heads)
+        return self._normalized(x), weights
+
     def _start(self, memory: Memory, max_steps: int) -> TransformerState:
         """Zeros, with room for the steps."""
         keys, values = (
@@ -620,11 +628,15 @@ class TransformerDecoder(Specified):
             x, after, weights = layer._step(x, past, state.position, prepared)
             kept.append(after)
         keys, values = (jnp.stack(arrays, axis=1) for arrays in list(zip(*kept, strict=True))[:2])
-        return self._logits(x)[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
+        logits = self._logits(self._normalized(x))
+        return logits[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
 
-    def _logits(self, x: jax.Array) -> jax.Array:
-        """The logits, from the output of the last layer."""
-        return self.dense(x if self.norm is None else self.norm(x))
+    def _normalized(self, x: jax.Array) -> jax.Array:
+        """The output of the last layer, by the norm of norm='pre'."""
+        return x if self.norm is None else self.norm(x)
+
+    def _logits(self, features: jax.Array) -> jax.Array:
+        return self.dense(features)
 
 
 LAYERS = {"SinusoidalPositions": SinusoidalPositions, "LearnedPositions": LearnedPositions}

@@ -1,4 +1,4 @@
-"""The translator in JAX: encoder, bridge and decoder as one layer."""
+"""Translators in JAX: an encoder and a decoder as one layer, recurrent or a Transformer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from attention_core.operators.translation import TRANSLATOR
+from attention_core.operators.translation import TRANSFORMER_TRANSLATOR, TRANSLATOR, masks_of
 from backends.jax.arrays import Lengths
 from backends.jax.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
 from backends.jax.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
 from backends.jax.module import Specified, at_dtype
+from backends.jax.transformer import TransformerDecoder, TransformerEncoder
 
-__all__ = ["Translator"]
+__all__ = ["Translator", "TransformerTranslator"]
 
 ENCODERS: dict[str, type[Encoder]] = {"GRUEncoder": GRUEncoder, "LSTMEncoder": LSTMEncoder}
 DECODERS: dict[str, type[Decoder]] = {
@@ -25,7 +26,96 @@ DECODERS: dict[str, type[Decoder]] = {
 }
 
 
-class Translator(Specified):
+class EncoderDecoder(Specified):
+    """Base class of the translators: searches with what `encode` gives."""
+
+    decoder: Any
+
+    def encode(self, source: jax.Array, valid_lens: Lengths | None) -> tuple[jax.Array, ...]:
+        """Give what the decoder takes of the encoder: its outputs, and its state if it has one."""
+        raise NotImplementedError
+
+    def greedy(
+        self, source: jax.Array, valid_lens: Lengths | None = None, *, bos: int, eos: int, max_steps: int
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Translate by feeding back the most probable token until the end token.
+
+        tokens, lengths, weights = decoder.greedy(*encode(source, valid_lens), valid_lens)
+
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids, padded with eos
+            lengths: integers (batch,); number of tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            TokenError: a first or last token outside the vocabulary
+            ShapeError: a token beyond the last position, of a source or of its translation
+        """
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", source=source, valid_lens=valid_lens, **options)
+        return self.decoder.greedy(*self.encode(source, valid_lens), valid_lens, **options)
+
+    def beam(
+        self,
+        source: jax.Array,
+        valid_lens: Lengths | None = None,
+        *,
+        bos: int,
+        eos: int,
+        max_steps: int,
+        width: int,
+        num_best: int = 1,
+        length_penalty: float = 0.0,
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Translate by keeping the best hypotheses at every step (beam search).
+
+        tokens, lengths, scores, weights = decoder.beam(*encode(source, valid_lens), valid_lens)
+
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): exponent α; 0 ranks by log probability
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
+            lengths: integers (batch, num_best); number of tokens before eos
+            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
+            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            TokenError: a first or last token outside the vocabulary
+            OptionError: num_best above width, or width above vocab_size
+            ShapeError: a token beyond the last position, of a source or of its translation
+        """
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", source=source, valid_lens=valid_lens, **options)
+        return self.decoder.beam(*self.encode(source, valid_lens), valid_lens, **options)
+
+
+class Translator(EncoderDecoder):
     """Encode a sentence, and decode its translation with attention to it.
 
     outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
@@ -178,85 +268,6 @@ class Translator(Specified):
         )
         return logits, weights
 
-    def greedy(
-        self, source: jax.Array, valid_lens: Lengths | None = None, *, bos: int, eos: int, max_steps: int
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Translate by feeding back the most probable token until the end token.
-
-        tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)
-
-        Args:
-            source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
-            bos: token that starts a sequence
-            eos: token that ends a sequence
-            max_steps: maximum number of tokens to decode
-        Returns:
-            tokens: integers (batch, max_steps); decoded ids, padded with eos
-            lengths: integers (batch,); number of tokens before eos
-            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
-            ShapeError: more keys than a location score has positions
-            TokenError: a first or last token outside the vocabulary
-        """
-        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
-        self._check("greedy", source=source, valid_lens=valid_lens, **options)
-        outputs, state = self.encode(source, valid_lens)
-        return self.decoder.greedy(outputs, state, valid_lens, **options)
-
-    def beam(
-        self,
-        source: jax.Array,
-        valid_lens: Lengths | None = None,
-        *,
-        bos: int,
-        eos: int,
-        max_steps: int,
-        width: int,
-        num_best: int = 1,
-        length_penalty: float = 0.0,
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Translate by keeping the best hypotheses at every step (beam search).
-
-        tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)
-
-        Args:
-            source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
-            bos: token that starts a sequence
-            eos: token that ends a sequence
-            max_steps: maximum number of tokens to decode
-            width: hypotheses kept at each step
-            num_best (default 1): hypotheses returned, best first
-            length_penalty (default 0.0): exponent α; 0 ranks by log probability
-        Returns:
-            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
-            lengths: integers (batch, num_best); number of tokens before eos
-            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
-            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
-            ShapeError: more keys than a location score has positions
-            TokenError: a first or last token outside the vocabulary
-            OptionError: num_best above width, or width above vocab_size
-        """
-        options: dict[str, Any] = {
-            "bos": bos,
-            "eos": eos,
-            "max_steps": max_steps,
-            "width": width,
-            "num_best": num_best,
-            "length_penalty": length_penalty,
-        }
-        self._check("beam", source=source, valid_lens=valid_lens, **options)
-        outputs, state = self.encode(source, valid_lens)
-        return self.decoder.beam(outputs, state, valid_lens, **options)
-
     @at_dtype
     def _features(
         self,
@@ -264,12 +275,196 @@ class Translator(Specified):
         inputs: jax.Array,
         valid_lens: Lengths | None,
         *,
-        encoder_dropout_mask: jax.Array | None,
-        decoder_dropout_mask: jax.Array | None,
-        attention_dropout_mask: jax.Array | None,
+        encoder_dropout_mask: jax.Array | None = None,
+        decoder_dropout_mask: jax.Array | None = None,
+        attention_dropout_mask: jax.Array | None = None,
     ) -> jax.Array:
         """Encode the sources, and give the features that the logits are projected from."""
         outputs, state = self.encode(source, valid_lens, encoder_dropout_mask)
         encoded: dict[str, Any] = {"encoder_outputs": outputs, "valid_lens": valid_lens, "mask": None}
         masks = {"dropout_mask": decoder_dropout_mask, "attention_dropout_mask": attention_dropout_mask}
         return self.decoder._features(inputs, state, **encoded, **masks)[0]
+
+
+class TransformerTranslator(EncoderDecoder):
+    """Encode a sentence, and decode its translation, by self-attention and attention to the encoded sentence.
+
+    outputs, _ = encoder(source, valid_lens)
+    logits, weights = decoder(inputs, outputs, valid_lens)
+
+    Args:
+        source_vocab_size: number of token ids of the sources
+        target_vocab_size: number of token ids of the translations
+        features: features of a step
+        num_heads: number of heads
+        hidden_size: hidden features of the feed-forward network
+        num_layers (default 1): number of layers
+        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        num_positions (default None): positions that have a vector, for positions='learned' only
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'gaussian'
+        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
+        rms (default False): whether RMSNorm takes the place of LayerNorm
+        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
+            'gelu_tanh', 'silu'
+        gated (default False): whether a second projection multiplies the hidden features
+        bias (default True): whether projections, networks and LayerNorm have biases
+        epsilon (default 1e-05): number added to the mean square under the root
+        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        encoder.*: the TransformerEncoder
+        decoder.*: the TransformerDecoder
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
+    Example:
+        layer = attention.TransformerTranslator(source_vocab_size, target_vocab_size, features, num_heads, hidden_size,
+            rngs=nnx.Rngs(0))
+        logits, weights = layer(source, inputs)
+    """
+
+    specification = TRANSFORMER_TRANSLATOR
+
+    def __init__(
+        self,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        features: int,
+        num_heads: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        positions: str = "sinusoidal",
+        num_positions: int | None = None,
+        num_key_heads: int | None = None,
+        score: str = "scaled_dot",
+        norm: str = "post",
+        rms: bool = False,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        epsilon: float = 1e-5,
+        dropout: float = 0.0,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        super().__init__(
+            dtype,
+            source_vocab_size=source_vocab_size,
+            target_vocab_size=target_vocab_size,
+            features=features,
+            num_heads=num_heads,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            positions=positions,
+            num_positions=num_positions,
+            num_key_heads=num_key_heads,
+            score=score,
+            norm=norm,
+            rms=rms,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            epsilon=epsilon,
+            dropout=dropout,
+        )
+        made: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        parts = self.specification.inside(self.sizes)
+        self.encoder = TransformerEncoder(**parts["encoder"].config, **made)
+        self.decoder = TransformerDecoder(**parts["decoder"].config, **made)
+
+    def encode(self, source: jax.Array, valid_lens: Lengths | None, **masks: jax.Array | None) -> tuple[jax.Array]:
+        """Give the encoder's outputs, in the form that the decoder takes."""
+        return self.encoder(source, valid_lens, need_weights=False, **masks)[:1]
+
+    def __call__(
+        self,
+        source: jax.Array,
+        inputs: jax.Array,
+        valid_lens: Lengths | None = None,
+        *,
+        encoder_embedding_dropout_mask: jax.Array | None = None,
+        encoder_self_dropout_mask: jax.Array | None = None,
+        encoder_hidden_dropout_mask: jax.Array | None = None,
+        encoder_dropout_mask: jax.Array | None = None,
+        decoder_embedding_dropout_mask: jax.Array | None = None,
+        decoder_self_dropout_mask: jax.Array | None = None,
+        decoder_attention_dropout_mask: jax.Array | None = None,
+        decoder_hidden_dropout_mask: jax.Array | None = None,
+        decoder_dropout_mask: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Encode the sources, and decode given translations (teacher forcing).
+
+        outputs, _ = encoder(source, valid_lens)
+        logits, weights = decoder(inputs, outputs, valid_lens)
+
+        The weights are the mean over the heads of the decoder's last layer.
+
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
+            encoder_embedding_dropout_mask (default None): (batch, keys, features); factor of the embedded tokens with
+                their positions: 0 or 1/(1 - rate)
+            encoder_self_dropout_mask (default None): (num_layers, batch, heads, keys, keys); factor of each weight of
+                self-attention: 0 or 1/(1 - rate)
+            encoder_hidden_dropout_mask (default None): (num_layers, batch, keys, hidden_size); factor of each hidden
+                feature: 0 or 1/(1 - rate)
+            encoder_dropout_mask (default None): (num_layers, encoder_sublayers, batch, keys, features); factor of what
+                each sublayer adds, in order: 0 or 1/(1 - rate)
+            decoder_embedding_dropout_mask (default None): (batch, steps, features); factor of the embedded tokens with
+                their positions: 0 or 1/(1 - rate)
+            decoder_self_dropout_mask (default None): (num_layers, batch, heads, steps, steps); factor of each weight of
+                self-attention: 0 or 1/(1 - rate)
+            decoder_attention_dropout_mask (default None): (num_layers, batch, heads, steps, keys); factor of each
+                weight of cross-attention: 0 or 1/(1 - rate)
+            decoder_hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden
+                feature: 0 or 1/(1 - rate)
+            decoder_dropout_mask (default None): (num_layers, decoder_sublayers, batch, steps, features); factor of what
+                each sublayer adds, in order: 0 or 1/(1 - rate)
+        Returns:
+            logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
+            weights: (batch, steps, keys); probabilities over the source tokens
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
+            ShapeError: a token beyond the last position, of a source or of its translation
+        Example:
+            layer = attention.TransformerTranslator(source_vocab_size, target_vocab_size, features, num_heads,
+                hidden_size, rngs=nnx.Rngs(0))
+            logits, weights = layer(source, inputs, valid_lens)
+        """
+        masks = {
+            "encoder_embedding_dropout_mask": encoder_embedding_dropout_mask,
+            "encoder_self_dropout_mask": encoder_self_dropout_mask,
+            "encoder_hidden_dropout_mask": encoder_hidden_dropout_mask,
+            "encoder_dropout_mask": encoder_dropout_mask,
+            "decoder_embedding_dropout_mask": decoder_embedding_dropout_mask,
+            "decoder_self_dropout_mask": decoder_self_dropout_mask,
+            "decoder_attention_dropout_mask": decoder_attention_dropout_mask,
+            "decoder_hidden_dropout_mask": decoder_hidden_dropout_mask,
+            "decoder_dropout_mask": decoder_dropout_mask,
+        }
+        self._check("call", source=source, inputs=inputs, valid_lens=valid_lens, **masks)
+        encoded = self.encode(source, valid_lens, **masks_of("encoder", masks))
+        return self.decoder(inputs, *encoded, valid_lens, **masks_of("decoder", masks))
+
+    @at_dtype
+    def _features(
+        self,
+        source: jax.Array,
+        inputs: jax.Array,
+        valid_lens: Lengths | None,
+        **masks: jax.Array | None,
+    ) -> jax.Array:
+        """Encode the sources, and give the features that the logits are projected from."""
+        (outputs,) = self.encode(source, valid_lens, **masks_of("encoder", masks))
+        encoded: dict[str, Any] = {"encoder_outputs": outputs, "valid_lens": valid_lens, "mask": None}
+        options = {"need_weights": False}
+        return self.decoder._features(inputs, **encoded, **options, **masks_of("decoder", masks))[0]

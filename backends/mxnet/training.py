@@ -11,13 +11,14 @@ import numpy
 from mxnet import autograd, np, npx
 
 from attention_core.errors import check_options, check_state
-from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, SGD, Batch, rate_at
 from backends.mxnet.arrays import Lengths, check, from_numpy, lengths
 from backends.mxnet.decoders import Decoder
 from backends.mxnet.masking import precise
 from backends.mxnet.module import check_ids
 from backends.mxnet.parameters import get_parameters, located
-from backends.mxnet.translation import Translator
+from backends.mxnet.transformer import TransformerDecoder
+from backends.mxnet.translation import EncoderDecoder, TransformerTranslator, Translator
 
 __all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
 
@@ -98,12 +99,14 @@ def global_norm(rows: Sequence[np.ndarray]) -> np.ndarray:
     return np.sqrt(np.sum(np.stack([np.dot(row, row) for row in rows]))) * scale
 
 
-def as_written(model: Translator) -> bool:
+WRITTEN = (Translator, TransformerTranslator, Decoder, TransformerDecoder)
+
+
+def as_written(model: EncoderDecoder) -> bool:
     """Whether calls of the translator and its decoder are those written here: not overridden and not hooked."""
-    for layer, base in ((model, Translator), (model.decoder, Decoder)):
-        if layer._forward_hooks or layer._forward_pre_hooks or type(layer).__call__ is not base.__call__:
-            return False
-        if type(layer).forward is not base.forward:
+    calls = [(base.__call__, base.forward) for base in WRITTEN]
+    for layer in (model, model.decoder):
+        if layer._forward_hooks or layer._forward_pre_hooks or (type(layer).__call__, type(layer).forward) not in calls:
             return False
     return True
 
@@ -112,24 +115,28 @@ Recipe = Callable[[], "Optimizer"]
 """What an optimiser is before a Trainer begins: MXNet's optimisers count the steps of the parameters they have seen."""
 
 
-def sgd(learning_rate: float) -> Recipe:
+def sgd(learning_rate: float, *, warmup: int | None = None) -> Recipe:
     """Stochastic gradient descent, for a Trainer.
 
     θ' = θ - learning_rate · g
+    with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))
     """
-    check_options(SGD, learning_rate=learning_rate)
-    return partial(GradientDescent, learning_rate=learning_rate)
+    check_options(SGD, learning_rate=learning_rate, warmup=warmup)
+    return partial(GradientDescent, learning_rate=learning_rate, warmup=warmup)
 
 
-def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08) -> Recipe:
+def adam(
+    learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, *, warmup: int | None = None
+) -> Recipe:
     """Adam, for a Trainer.
 
     θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)
+    with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))
 
     MXNet's own adds epsilon to √v', not to √v̂.
     """
-    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
-    return partial(Adam, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, warmup=warmup)
+    return partial(Adam, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, warmup=warmup)
 
 
 def descend(optimizer: Recipe, parameters: Sequence[np.ndarray], gradients: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -143,14 +150,14 @@ def descend(optimizer: Recipe, parameters: Sequence[np.ndarray], gradients: Sequ
 
 
 class Trainer:
-    """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
+    """Train a translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
 
     loss = masked_cross_entropy(model(source, inputs, source_lens), targets, target_lens)
 
     gluon.Trainer wants the gradients where backward left them; MXNet's updater takes the clipped ones as they are.
     """
 
-    def __init__(self, model: Translator, optimizer: Recipe, *, max_norm: float | None = None) -> None:
+    def __init__(self, model: EncoderDecoder, optimizer: Recipe, *, max_norm: float | None = None) -> None:
         check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
         self.model = model
         self.optimizer = optimizer()
@@ -176,7 +183,7 @@ class Trainer:
     def evaluate(self, batch: Batch) -> np.ndarray:
         """Compute the loss of one batch, in nats per token, without dropout and without a step."""
         with autograd.pause():
-            return self.loss(batch._replace(**dict.fromkeys(MASKS)))
+            return self.loss(batch._replace(masks={}))
 
     def loss(self, batch: Batch) -> np.ndarray:
         """Compute the loss of one batch; of steps that do not count in it, no logits."""
@@ -241,6 +248,10 @@ class Optimizer(mx.optimizer.Optimizer):
 
     moments: tuple[str, ...] = ()
 
+    def __init__(self, learning_rate: float, warmup: int | None) -> None:
+        super().__init__(learning_rate=learning_rate)
+        self.warmup = warmup
+
     def create_state(self, index: str, weight: mx.nd.NDArray) -> tuple[np.ndarray, ...]:
         """The moments of one parameter before its first step."""
         return tuple(np.zeros_like(weight.as_np_ndarray()) for _ in self.moments)
@@ -251,7 +262,8 @@ class Optimizer(mx.optimizer.Optimizer):
         gradient = grad.as_np_ndarray()  # an updater passes legacy arrays; this is the same memory
         if self.rescale_grad != 1.0:
             gradient = gradient * self.rescale_grad
-        self.move(weight.as_np_ndarray(), gradient, state, self._get_lr(index), self._index_update_count[index])
+        step = self._index_update_count[index]
+        self.move(weight.as_np_ndarray(), gradient, state, rate_at(self._get_lr(index), self.warmup, step), step)
 
     def move(
         self, weight: np.ndarray, gradient: np.ndarray, state: tuple[np.ndarray, ...], rate: float, step: int
@@ -280,8 +292,8 @@ class Adam(Optimizer):
 
     moments = ("m", "v")
 
-    def __init__(self, learning_rate: float, beta1: float, beta2: float, epsilon: float) -> None:
-        super().__init__(learning_rate=learning_rate)
+    def __init__(self, learning_rate: float, beta1: float, beta2: float, epsilon: float, warmup: int | None) -> None:
+        super().__init__(learning_rate, warmup)
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
 
     def move(

@@ -460,21 +460,17 @@ class TransformerDecoder(Specified):
             logits, weights = layer(tokens, encoder_outputs, valid_lens)
         """
         masks = {
+            "embedding_dropout_mask": embedding_dropout_mask,
             "self_dropout_mask": self_dropout_mask,
             "attention_dropout_mask": attention_dropout_mask,
             "hidden_dropout_mask": hidden_dropout_mask,
             "dropout_mask": dropout_mask,
         }
-        options = {
-            "per_head": per_head,
-            "need_weights": need_weights,
-            "bias": bias,
-            "embedding_dropout_mask": embedding_dropout_mask,
-        }
+        options = {"per_head": per_head, "need_weights": need_weights, "bias": bias}
         given = {"tokens": tokens, "encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
         self._check("call", **given, **options, **masks)
         check_ids("TransformerDecoder", "tokens", tokens, self.sizes["vocab_size"])
-        return super().__call__(*given.values(), options, masks)
+        return super().__call__(*given.values(), *options.values(), masks)
 
     def forward(
         self,
@@ -482,25 +478,17 @@ class TransformerDecoder(Specified):
         encoder_outputs: np.ndarray,
         valid_lens: Lengths | None,
         mask: np.ndarray | None,
-        options: Mapping[str, Any],
+        per_head: bool,
+        need_weights: bool,
+        bias: np.ndarray | None,
         masks: Mapping[str, np.ndarray | None],
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Gluon enters here, with positional arguments alone."""
-        embedding_dropout_mask = options["embedding_dropout_mask"]
-        x = self.sizes["features"] ** 0.5 * embedded(self.embedding, tokens)
-        x = x if self.positions is None else self.positions(x)
-        if embedding_dropout_mask is None:
-            embedding_dropout_mask = drawn_mask(self.sizes["dropout"], x.shape, x)
-        x = x if embedding_dropout_mask is None else x * embedding_dropout_mask
-        weights = []
-        for number, layer in enumerate(self.layers):
-            factors = {name: None if array is None else array[number] for name, array in masks.items()}
-            factors |= {name: options[name] for name in ("need_weights", "bias")}
-            x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
-            weights.append(of_heads)
-        if not options["need_weights"]:
-            return self._logits(x), None
-        return self._logits(x), np.stack(weights) if options["per_head"] else mean_of_heads(weights[-1])
+        encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
+        features, weights = self._features(tokens, **encoded, need_weights=need_weights, bias=bias, **masks)
+        if not need_weights:
+            return self._logits(features), None
+        return self._logits(features), np.stack(weights) if per_head else mean_of_heads(weights[-1])
 
     def greedy(
         self,
@@ -604,6 +592,32 @@ class TransformerDecoder(Specified):
         keys, values = (np.stack(arrays, axis=1) for arrays in list(zip(*layers, strict=True))[:2])
         return Memory(keys, values, _attention_mask(keys.shape[-2], valid_lens, mask, keys.ctx))
 
+    def _features(
+        self,
+        tokens: np.ndarray,
+        *,
+        encoder_outputs: np.ndarray,
+        valid_lens: Lengths | None,
+        mask: np.ndarray | None,
+        need_weights: bool,
+        bias: np.ndarray | None = None,
+        embedding_dropout_mask: np.ndarray | None = None,
+        **masks: np.ndarray | None,
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Give the features that the logits are projected from, and the weights of every layer."""
+        x = self.sizes["features"] ** 0.5 * embedded(self.embedding, tokens)
+        x = x if self.positions is None else self.positions(x)
+        if embedding_dropout_mask is None:
+            embedding_dropout_mask = drawn_mask(self.sizes["dropout"], x.shape, x)
+        x = x if embedding_dropout_mask is None else x * embedding_dropout_mask
+        weights = []
+        for number, layer in enumerate(self.layers):
+            factors = {name: None if array is None else array[number] for name, array in masks.items()}
+            factors |= {"need_weights": need_weights, "bias": bias}
+            x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
+            weights.append(of_heads)
+        return self._normalized(x), weights
+
     def _start(self, memory: Memory, max_steps: int) -> TransformerState:
         """Zeros, with room for the steps."""
         keys, values = (
@@ -627,11 +641,15 @@ class TransformerDecoder(Specified):
             x, after, weights = layer._step(x, past, state.position, prepared)
             kept.append(after)
         keys, values = (np.stack(arrays, axis=1) for arrays in list(zip(*kept, strict=True))[:2])
-        return self._logits(x)[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
+        logits = self._logits(self._normalized(x))
+        return logits[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
 
-    def _logits(self, x: np.ndarray) -> np.ndarray:
-        """The logits, from the output of the last layer."""
-        return projected(self.dense, x if self.norm is None else self.norm(x))
+    def _normalized(self, x: np.ndarray) -> np.ndarray:
+        """The output of the last layer, by the norm of norm='pre'."""
+        return x if self.norm is None else self.norm(x)
+
+    def _logits(self, features: np.ndarray) -> np.ndarray:
+        return projected(self.dense, features)
 
 
 LAYERS = {"SinusoidalPositions": SinusoidalPositions, "LearnedPositions": LearnedPositions}

@@ -10,13 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 from attention_core.errors import check, check_options, check_state
-from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, SGD, Batch
 from backends.tf.arrays import Lengths, from_numpy
 from backends.tf.decoders import Decoder
 from backends.tf.masking import precise, size
 from backends.tf.module import attached_mask, check_ids
 from backends.tf.parameters import get_parameters, located
-from backends.tf.translation import Translator
+from backends.tf.transformer import TransformerDecoder
+from backends.tf.translation import EncoderDecoder, TransformerTranslator, Translator
 
 __all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
 
@@ -89,32 +90,37 @@ def clip_by_global_norm(
     return [gradient * factor for gradient in dense], rounded
 
 
-def as_written(model: Translator) -> bool:
+WRITTEN = (Translator, TransformerTranslator, Decoder, TransformerDecoder)
+
+
+def as_written(model: EncoderDecoder) -> bool:
     """Whether calls of the translator and its decoder are those written here: not overridden."""
-    layers = (model, Translator), (model.decoder, Decoder)
-    return all(type(layer).__call__ is base.__call__ and type(layer).call is base.call for layer, base in layers)
+    calls = [(base.__call__, base.call) for base in WRITTEN]
+    return all((type(layer).__call__, type(layer).call) in calls for layer in (model, model.decoder))
 
 
-def sgd(learning_rate: float) -> keras.optimizers.Optimizer:
+def sgd(learning_rate: float, *, warmup: int | None = None) -> keras.optimizers.Optimizer:
     """Stochastic gradient descent, for a Trainer.
 
     θ' = θ - learning_rate · g
+    with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))
     """
-    check_options(SGD, learning_rate=learning_rate)
-    return ExactSGD(float(learning_rate))
+    check_options(SGD, learning_rate=learning_rate, warmup=warmup)
+    return ExactSGD(float(learning_rate), warmup)
 
 
 def adam(
-    learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08
+    learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, *, warmup: int | None = None
 ) -> keras.optimizers.Optimizer:
     """Adam, for a Trainer.
 
     θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)
+    with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))
 
     Keras's own folds the corrections into the rate, and adds its epsilon to √v, not to √v̂.
     """
-    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
-    return ExactAdam(float(learning_rate), float(beta1), float(beta2), float(epsilon))
+    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, warmup=warmup)
+    return ExactAdam(float(learning_rate), float(beta1), float(beta2), float(epsilon), warmup)
 
 
 def descend(
@@ -130,7 +136,7 @@ def descend(
 
 
 class Trainer:
-    """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
+    """Train a translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
 
     loss = masked_cross_entropy(model(source, inputs, source_lens), targets, target_lens)
 
@@ -139,7 +145,7 @@ class Trainer:
     """
 
     def __init__(
-        self, model: Translator, optimizer: keras.optimizers.Optimizer, *, max_norm: float | None = None
+        self, model: EncoderDecoder, optimizer: keras.optimizers.Optimizer, *, max_norm: float | None = None
     ) -> None:
         check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
         self.model = model
@@ -164,7 +170,7 @@ class Trainer:
 
     def evaluate(self, batch: Batch) -> tf.Tensor:
         """Compute the loss of one batch, in nats per token, without dropout and without a step."""
-        batch = batch._replace(**dict.fromkeys(MASKS))
+        batch = batch._replace(masks={})
         self._check(batch)
         with tf.device(self.device):
             return self._loss(batch, training=False)
@@ -252,13 +258,19 @@ class Trainer:
 class Exact(keras.optimizers.Optimizer):
     """A learning rate in float64: that of Keras is in float32, whatever the parameters are."""
 
-    def __init__(self, learning_rate: float, *, name: str | None = None) -> None:
+    def __init__(self, learning_rate: float, warmup: int | None = None, *, name: str | None = None) -> None:
         super().__init__(learning_rate=lambda: learning_rate, name=name)
+        self.warmup = warmup
         self._learning_rate = keras.Variable(learning_rate, dtype="float64", trainable=False, name="learning_rate")
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {"learning_rate": float(self.learning_rate.numpy()), "name": self.name}
+        return {"learning_rate": float(self.learning_rate.numpy()), "warmup": self.warmup, "name": self.name}
+
+    def rate(self, learning_rate: keras.Variable, step: tf.Tensor) -> tf.Tensor:
+        """The rate of a step, counted from 1 in float64."""
+        rate = tf.convert_to_tensor(learning_rate)
+        return rate if self.warmup is None else rate * tf.minimum(step / self.warmup, tf.sqrt(self.warmup / step))
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -267,7 +279,8 @@ class ExactSGD(Exact):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: keras.Variable) -> None:
         """Move one parameter."""
-        variable.assign_sub(tf.cast(learning_rate, variable.dtype) * gradient)
+        rate = self.rate(learning_rate, tf.cast(self.iterations + 1, tf.float64))
+        variable.assign_sub(tf.cast(rate, variable.dtype) * gradient)
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -275,9 +288,16 @@ class ExactAdam(Exact):
     """Adam as it was published: θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)."""
 
     def __init__(
-        self, learning_rate: float, beta1: float, beta2: float, epsilon: float, *, name: str | None = None
+        self,
+        learning_rate: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        warmup: int | None = None,
+        *,
+        name: str | None = None,
     ) -> None:
-        super().__init__(learning_rate, name=name)
+        super().__init__(learning_rate, warmup, name=name)
         self.beta1, self.beta2, self.epsilon = beta1, beta2, epsilon
 
     def build(self, variables: list[keras.Variable]) -> None:
@@ -293,7 +313,7 @@ class ExactAdam(Exact):
         m, v = self.m[index].value, self.v[index].value
         # In float32, 1 - 0.999 has lost three digits: what depends on the step alone is rounded last.
         step = tf.cast(self.iterations + 1, tf.float64)
-        rate = tf.cast(learning_rate / (1.0 - self.beta1**step), dtype)
+        rate = tf.cast(self.rate(learning_rate, step) / (1.0 - self.beta1**step), dtype)
         root = tf.cast(tf.sqrt(1.0 - self.beta2**step), dtype)
         mean = m.assign(self.beta1 * m + (1.0 - self.beta1) * gradient)
         square = v.assign(self.beta2 * v + (1.0 - self.beta2) * tf.square(gradient))

@@ -474,19 +474,14 @@ class TransformerDecoder(Specified):
             layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size)
             logits, weights = layer(tokens, encoder_outputs, valid_lens)
         """
-        masks = {
+        masks: dict[str, Any] = {
+            "embedding_dropout_mask": embedding_dropout_mask,
             "self_dropout_mask": self_dropout_mask,
             "attention_dropout_mask": attention_dropout_mask,
             "hidden_dropout_mask": hidden_dropout_mask,
             "dropout_mask": dropout_mask,
         }
-        options = {
-            "per_head": per_head,
-            "need_weights": need_weights,
-            "bias": bias,
-            "embedding_dropout_mask": embedding_dropout_mask,
-            **masks,
-        }
+        options = {"per_head": per_head, "need_weights": need_weights, "bias": bias, **masks}
         given = {"tokens": tokens, "encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
         self._check("call", **given, **options)
         check_ids("TransformerDecoder", "tokens", tokens, self.sizes["vocab_size"])
@@ -502,23 +497,16 @@ class TransformerDecoder(Specified):
         per_head: bool = False,
         need_weights: bool = True,
         bias: tf.Tensor | None = None,
-        embedding_dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
-        **masks: tf.Tensor | None,
+        **masks: Any,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Decode given tokens; Keras enters here."""
-        x = self.sizes["features"] ** 0.5 * self.embedding(tokens)
-        x = x if self.positions is None else self.positions(x)
-        x = self.dropout(x, training=training) if embedding_dropout_mask is None else x * embedding_dropout_mask
-        weights = []
-        for number, layer in enumerate(self.layers):
-            factors: dict[str, Any] = {name: None if array is None else array[number] for name, array in masks.items()}
-            factors |= {"bias": bias, "need_weights": need_weights, "training": training}
-            x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
-            weights.append(of_heads)
+        encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
+        options: dict[str, Any] = {"need_weights": need_weights, "bias": bias, "training": training}
+        features, weights = self._features(tokens, **encoded, **options, **masks)
         if not need_weights:
-            return self._logits(x), None
-        return self._logits(x), tf.stack(weights) if per_head else tf.reduce_mean(weights[-1], axis=1)
+            return self._logits(features), None
+        return self._logits(features), tf.stack(weights) if per_head else tf.reduce_mean(weights[-1], axis=1)
 
     def greedy(
         self,
@@ -622,6 +610,31 @@ class TransformerDecoder(Specified):
         keys, values = (tf.stack(arrays, axis=1) for arrays in list(zip(*layers, strict=True))[:2])
         return Memory(keys, values, _attention_mask(size(keys, -2), valid_lens, joined(mask, encoder_outputs)))
 
+    def _features(
+        self,
+        tokens: tf.Tensor,
+        *,
+        encoder_outputs: tf.Tensor,
+        valid_lens: Lengths | None,
+        mask: tf.Tensor | None,
+        need_weights: bool,
+        bias: tf.Tensor | None = None,
+        embedding_dropout_mask: tf.Tensor | None = None,
+        training: bool | None,
+        **masks: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Give the features that the logits are projected from, and the weights of every layer."""
+        x = self.sizes["features"] ** 0.5 * self.embedding(tokens)
+        x = x if self.positions is None else self.positions(x)
+        x = self.dropout(x, training=training) if embedding_dropout_mask is None else x * embedding_dropout_mask
+        weights = []
+        for number, layer in enumerate(self.layers):
+            factors: dict[str, Any] = {name: None if array is None else array[number] for name, array in masks.items()}
+            factors |= {"need_weights": need_weights, "bias": bias, "training": training}
+            x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
+            weights.append(of_heads)
+        return self._normalized(x), weights
+
     def _start(self, memory: Memory, max_steps: int) -> TransformerState:
         """Zeros, with room for the steps."""
         keys, values = (
@@ -645,11 +658,15 @@ class TransformerDecoder(Specified):
             x, after, weights = layer._step(x, past, state.position, prepared)
             kept.append(after)
         keys, values = (tf.stack(arrays, axis=1) for arrays in list(zip(*kept, strict=True))[:2])
-        return self._logits(x)[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
+        logits = self._logits(self._normalized(x))
+        return logits[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
 
-    def _logits(self, x: tf.Tensor) -> tf.Tensor:
-        """The logits, from the output of the last layer."""
-        return projected(self.dense, x if self.norm is None else self.norm(x))
+    def _normalized(self, x: tf.Tensor) -> tf.Tensor:
+        """The output of the last layer, by the norm of norm='pre'."""
+        return x if self.norm is None else self.norm(x)
+
+    def _logits(self, features: tf.Tensor) -> tf.Tensor:
+        return projected(self.dense, features)
 
 
 LAYERS = {"SinusoidalPositions": SinusoidalPositions, "LearnedPositions": LearnedPositions}

@@ -1,4 +1,4 @@
-"""The translator in Keras: encoder, bridge and decoder as one layer."""
+"""Translators in Keras: an encoder and a decoder as one layer, recurrent or a Transformer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from attention_core.operators.translation import TRANSLATOR
+from attention_core.operators.translation import TRANSFORMER_TRANSLATOR, TRANSLATOR, masks_of
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
 from backends.tf.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
 from backends.tf.module import Specified, check_ids, chosen
+from backends.tf.transformer import TransformerDecoder, TransformerEncoder
 
-__all__ = ["Translator"]
+__all__ = ["Translator", "TransformerTranslator"]
 
 ENCODERS: dict[str, type[Encoder]] = {"GRUEncoder": GRUEncoder, "LSTMEncoder": LSTMEncoder}
 DECODERS: dict[str, type[Decoder]] = {
@@ -23,8 +24,99 @@ DECODERS: dict[str, type[Decoder]] = {
 }
 
 
+class EncoderDecoder(Specified):
+    """Base class of the translators: searches with what `encode` gives."""
+
+    decoder: Any
+
+    def encode(
+        self, source: tf.Tensor, valid_lens: Lengths | None, *, training: bool | None = None
+    ) -> tuple[tf.Tensor, ...]:
+        """Give what the decoder takes of the encoder: its outputs, and its state if it has one."""
+        raise NotImplementedError
+
+    def greedy(
+        self, source: tf.Tensor, valid_lens: Lengths | None = None, *, bos: int, eos: int, max_steps: int
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Translate by feeding back the most probable token until the end token.
+
+        tokens, lengths, weights = decoder.greedy(*encode(source, valid_lens), valid_lens)
+
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+        Returns:
+            tokens: integers (batch, max_steps); decoded ids, padded with eos
+            lengths: integers (batch,); number of tokens before eos
+            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            TokenError: a first or last token outside the vocabulary
+            ShapeError: a token beyond the last position, of a source or of its translation
+        """
+        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
+        self._check("greedy", source=source, valid_lens=valid_lens, **options)
+        return self.decoder.greedy(*self.encode(source, valid_lens, training=False), valid_lens, **options)
+
+    def beam(
+        self,
+        source: tf.Tensor,
+        valid_lens: Lengths | None = None,
+        *,
+        bos: int,
+        eos: int,
+        max_steps: int,
+        width: int,
+        num_best: int = 1,
+        length_penalty: float = 0.0,
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Translate by keeping the best hypotheses at every step (beam search).
+
+        tokens, lengths, scores, weights = decoder.beam(*encode(source, valid_lens), valid_lens)
+
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
+            bos: token that starts a sequence
+            eos: token that ends a sequence
+            max_steps: maximum number of tokens to decode
+            width: hypotheses kept at each step
+            num_best (default 1): hypotheses returned, best first
+            length_penalty (default 0.0): exponent α; 0 ranks by log probability
+        Returns:
+            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
+            lengths: integers (batch, num_best); number of tokens before eos
+            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
+            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            OptionError: an argument is outside its domain
+            TokenError: a token id is outside the vocabulary
+            ShapeError: more keys than a location score has positions
+            TokenError: a first or last token outside the vocabulary
+            OptionError: num_best above width, or width above vocab_size
+            ShapeError: a token beyond the last position, of a source or of its translation
+        """
+        options: dict[str, Any] = {
+            "bos": bos,
+            "eos": eos,
+            "max_steps": max_steps,
+            "width": width,
+            "num_best": num_best,
+            "length_penalty": length_penalty,
+        }
+        self._check("beam", source=source, valid_lens=valid_lens, **options)
+        return self.decoder.beam(*self.encode(source, valid_lens, training=False), valid_lens, **options)
+
+
 @keras.saving.register_keras_serializable(package="attention_parity")
-class Translator(Specified):
+class Translator(EncoderDecoder):
     """Encode a sentence, and decode its translation with attention to it.
 
     outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
@@ -194,94 +286,15 @@ class Translator(Specified):
         )
         return logits, weights
 
-    def greedy(
-        self, source: tf.Tensor, valid_lens: Lengths | None = None, *, bos: int, eos: int, max_steps: int
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Translate by feeding back the most probable token until the end token.
-
-        tokens, lengths, weights = decoder.greedy(outputs, state, valid_lens)
-
-        Args:
-            source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
-            bos: token that starts a sequence
-            eos: token that ends a sequence
-            max_steps: maximum number of tokens to decode
-        Returns:
-            tokens: integers (batch, max_steps); decoded ids, padded with eos
-            lengths: integers (batch,); number of tokens before eos
-            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
-            ShapeError: more keys than a location score has positions
-            TokenError: a first or last token outside the vocabulary
-        """
-        options = {"bos": bos, "eos": eos, "max_steps": max_steps}
-        self._check("greedy", source=source, valid_lens=valid_lens, **options)
-        outputs, state = self.encode(source, valid_lens, training=False)
-        return self.decoder.greedy(outputs, state, valid_lens, **options)
-
-    def beam(
-        self,
-        source: tf.Tensor,
-        valid_lens: Lengths | None = None,
-        *,
-        bos: int,
-        eos: int,
-        max_steps: int,
-        width: int,
-        num_best: int = 1,
-        length_penalty: float = 0.0,
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Translate by keeping the best hypotheses at every step (beam search).
-
-        tokens, lengths, scores, weights = decoder.beam(outputs, state, valid_lens)
-
-        Args:
-            source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
-            bos: token that starts a sequence
-            eos: token that ends a sequence
-            max_steps: maximum number of tokens to decode
-            width: hypotheses kept at each step
-            num_best (default 1): hypotheses returned, best first
-            length_penalty (default 0.0): exponent α; 0 ranks by log probability
-        Returns:
-            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
-            lengths: integers (batch, num_best); number of tokens before eos
-            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
-            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
-            ShapeError: more keys than a location score has positions
-            TokenError: a first or last token outside the vocabulary
-            OptionError: num_best above width, or width above vocab_size
-        """
-        options: dict[str, Any] = {
-            "bos": bos,
-            "eos": eos,
-            "max_steps": max_steps,
-            "width": width,
-            "num_best": num_best,
-            "length_penalty": length_penalty,
-        }
-        self._check("beam", source=source, valid_lens=valid_lens, **options)
-        outputs, state = self.encode(source, valid_lens, training=False)
-        return self.decoder.beam(outputs, state, valid_lens, **options)
-
     def _features(
         self,
         source: tf.Tensor,
         inputs: tf.Tensor,
         valid_lens: Lengths | None,
         *,
-        encoder_dropout_mask: tf.Tensor | None,
-        decoder_dropout_mask: tf.Tensor | None,
-        attention_dropout_mask: tf.Tensor | None,
+        encoder_dropout_mask: tf.Tensor | None = None,
+        decoder_dropout_mask: tf.Tensor | None = None,
+        attention_dropout_mask: tf.Tensor | None = None,
         training: bool | None,
     ) -> tf.Tensor:
         """Encode the sources, and give the features that the logits are projected from."""
@@ -289,6 +302,215 @@ class Translator(Specified):
         encoded: dict[str, Any] = {"encoder_outputs": outputs, "valid_lens": valid_lens, "mask": None}
         masks = {"dropout_mask": decoder_dropout_mask, "attention_dropout_mask": attention_dropout_mask}
         return self.decoder._features(inputs, state, **encoded, **masks, training=training)[0]
+
+    # particular to TensorFlow
+
+    def compute_mask(self, inputs: tf.Tensor, previous_mask: tf.Tensor | None) -> None:
+        """Attach nothing: the mask of the source ends here, and the decoder has attached that of its tokens."""
+
+
+@keras.saving.register_keras_serializable(package="attention_parity")
+class TransformerTranslator(EncoderDecoder):
+    """Encode a sentence, and decode its translation, by self-attention and attention to the encoded sentence.
+
+    outputs, _ = encoder(source, valid_lens)
+    logits, weights = decoder(inputs, outputs, valid_lens)
+
+    Args:
+        source_vocab_size: number of token ids of the sources
+        target_vocab_size: number of token ids of the translations
+        features: features of a step
+        num_heads: number of heads
+        hidden_size: hidden features of the feed-forward network
+        num_layers (default 1): number of layers
+        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        num_positions (default None): positions that have a vector, for positions='learned' only
+        num_key_heads (default None): number of heads of keys and values; num_heads if None
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
+            'gaussian'
+        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
+        rms (default False): whether RMSNorm takes the place of LayerNorm
+        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
+            'gelu_tanh', 'silu'
+        gated (default False): whether a second projection multiplies the hidden features
+        bias (default True): whether projections, networks and LayerNorm have biases
+        epsilon (default 1e-05): number added to the mean square under the root
+        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        encoder.*: the TransformerEncoder
+        decoder.*: the TransformerDecoder
+    Raises:
+        OptionError: an argument is outside its domain, or would be ignored
+    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
+    Example:
+        layer = attention.TransformerTranslator(source_vocab_size, target_vocab_size, features, num_heads, hidden_size)
+        logits, weights = layer(source, inputs)
+    """
+
+    specification = TRANSFORMER_TRANSLATOR
+
+    def __init__(
+        self,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        features: int,
+        num_heads: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        positions: str = "sinusoidal",
+        num_positions: int | None = None,
+        num_key_heads: int | None = None,
+        score: str = "scaled_dot",
+        norm: str = "post",
+        rms: bool = False,
+        activation: str = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        epsilon: float = 1e-5,
+        dropout: float = 0.0,
+        dtype: str | tf.DType | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            source_vocab_size=source_vocab_size,
+            target_vocab_size=target_vocab_size,
+            features=features,
+            num_heads=num_heads,
+            hidden_size=hidden_size,
+            num_layers=num_layers,
+            positions=positions,
+            num_positions=num_positions,
+            num_key_heads=num_key_heads,
+            score=score,
+            norm=norm,
+            rms=rms,
+            activation=activation,
+            gated=gated,
+            bias=bias,
+            epsilon=epsilon,
+            dropout=dropout,
+            dtype=dtype,
+            name=name,
+        )
+        parts, policy = self.specification.inside(self.sizes), self.dtype_policy
+        with keras.name_scope(self.name, caller=self):
+            self.encoder = TransformerEncoder(**parts["encoder"].config, dtype=policy, name="encoder")
+            self.decoder = TransformerDecoder(**parts["decoder"].config, dtype=policy, name="decoder")
+            for layer in (self.encoder, self.decoder):
+                layer.build(None)
+
+    def encode(
+        self, source: tf.Tensor, valid_lens: Lengths | None, *, training: bool | None = None, **masks: tf.Tensor | None
+    ) -> tuple[tf.Tensor]:
+        """Give the encoder's outputs, in the form that the decoder takes."""
+        return self.encoder(source, valid_lens, need_weights=False, training=training, **masks)[:1]
+
+    def __call__(
+        self,
+        source: tf.Tensor,
+        inputs: tf.Tensor,
+        valid_lens: Lengths | None = None,
+        *,
+        encoder_embedding_dropout_mask: tf.Tensor | None = None,
+        encoder_self_dropout_mask: tf.Tensor | None = None,
+        encoder_hidden_dropout_mask: tf.Tensor | None = None,
+        encoder_dropout_mask: tf.Tensor | None = None,
+        decoder_embedding_dropout_mask: tf.Tensor | None = None,
+        decoder_self_dropout_mask: tf.Tensor | None = None,
+        decoder_attention_dropout_mask: tf.Tensor | None = None,
+        decoder_hidden_dropout_mask: tf.Tensor | None = None,
+        decoder_dropout_mask: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Encode the sources, and decode given translations (teacher forcing).
+
+        outputs, _ = encoder(source, valid_lens)
+        logits, weights = decoder(inputs, outputs, valid_lens)
+
+        The weights are the mean over the heads of the decoder's last layer.
+
+        Args:
+            source: integers (batch, keys); token ids of the sentences to translate
+            inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
+            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
+            encoder_embedding_dropout_mask (default None): (batch, keys, features); factor of the embedded tokens with
+                their positions: 0 or 1/(1 - rate)
+            encoder_self_dropout_mask (default None): (num_layers, batch, heads, keys, keys); factor of each weight of
+                self-attention: 0 or 1/(1 - rate)
+            encoder_hidden_dropout_mask (default None): (num_layers, batch, keys, hidden_size); factor of each hidden
+                feature: 0 or 1/(1 - rate)
+            encoder_dropout_mask (default None): (num_layers, encoder_sublayers, batch, keys, features); factor of what
+                each sublayer adds, in order: 0 or 1/(1 - rate)
+            decoder_embedding_dropout_mask (default None): (batch, steps, features); factor of the embedded tokens with
+                their positions: 0 or 1/(1 - rate)
+            decoder_self_dropout_mask (default None): (num_layers, batch, heads, steps, steps); factor of each weight of
+                self-attention: 0 or 1/(1 - rate)
+            decoder_attention_dropout_mask (default None): (num_layers, batch, heads, steps, keys); factor of each
+                weight of cross-attention: 0 or 1/(1 - rate)
+            decoder_hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden
+                feature: 0 or 1/(1 - rate)
+            decoder_dropout_mask (default None): (num_layers, decoder_sublayers, batch, steps, features); factor of what
+                each sublayer adds, in order: 0 or 1/(1 - rate)
+            training: whether dropout is active; by default the mode of the enclosing layer
+        Returns:
+            logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
+            weights: (batch, steps, keys); probabilities over the source tokens
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            TokenError: a token id is outside the vocabulary
+            ShapeError: a token beyond the last position, of a source or of its translation
+        Example:
+            layer = attention.TransformerTranslator(source_vocab_size, target_vocab_size, features, num_heads,
+                hidden_size)
+            logits, weights = layer(source, inputs, valid_lens)
+        """
+        masks = {
+            "encoder_embedding_dropout_mask": encoder_embedding_dropout_mask,
+            "encoder_self_dropout_mask": encoder_self_dropout_mask,
+            "encoder_hidden_dropout_mask": encoder_hidden_dropout_mask,
+            "encoder_dropout_mask": encoder_dropout_mask,
+            "decoder_embedding_dropout_mask": decoder_embedding_dropout_mask,
+            "decoder_self_dropout_mask": decoder_self_dropout_mask,
+            "decoder_attention_dropout_mask": decoder_attention_dropout_mask,
+            "decoder_hidden_dropout_mask": decoder_hidden_dropout_mask,
+            "decoder_dropout_mask": decoder_dropout_mask,
+        }
+        self._check("call", source=source, inputs=inputs, valid_lens=valid_lens, **masks)
+        # Encoder and decoder refuse these tokens, too, but Keras rewrites what is raised inside of a call.
+        check_ids("TransformerEncoder", "tokens", source, self.sizes["source_vocab_size"])
+        check_ids("TransformerDecoder", "tokens", inputs, self.sizes["target_vocab_size"])
+        return super().__call__(source, inputs, lengths(valid_lens), **masks, **chosen(training))
+
+    def call(
+        self,
+        source: tf.Tensor,
+        inputs: tf.Tensor,
+        valid_lens: Lengths | None = None,
+        *,
+        training: bool | None = None,
+        **masks: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Encode the sources, and decode given translations (teacher forcing); Keras enters here."""
+        encoded = self.encode(source, valid_lens, training=training, **masks_of("encoder", masks))
+        return self.decoder(inputs, *encoded, valid_lens, training=training, **masks_of("decoder", masks))
+
+    def _features(
+        self,
+        source: tf.Tensor,
+        inputs: tf.Tensor,
+        valid_lens: Lengths | None,
+        *,
+        training: bool | None,
+        **masks: tf.Tensor | None,
+    ) -> tf.Tensor:
+        """Encode the sources, and give the features that the logits are projected from."""
+        (outputs,) = self.encode(source, valid_lens, training=training, **masks_of("encoder", masks))
+        encoded: dict[str, Any] = {"encoder_outputs": outputs, "valid_lens": valid_lens, "mask": None}
+        options = {"need_weights": False, "training": training}
+        return self.decoder._features(inputs, **encoded, **options, **masks_of("decoder", masks))[0]
 
     # particular to TensorFlow
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,13 +12,14 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from attention_core.errors import check_options, check_state
-from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, MASKS, SGD, Batch
+from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, SGD, Batch, rate_at
 from backends.torch.arrays import Lengths, check, from_numpy, lengths
 from backends.torch.decoders import Decoder
 from backends.torch.masking import precise
 from backends.torch.module import check_ids, has_hooks
 from backends.torch.parameters import get_parameters, located
-from backends.torch.translation import Translator
+from backends.torch.transformer import TransformerDecoder
+from backends.torch.translation import EncoderDecoder, TransformerTranslator, Translator
 
 __all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
 
@@ -96,10 +98,14 @@ def global_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack([(gradient / scale).square().sum() for gradient in gradients]).sum().sqrt() * scale
 
 
-def as_written(model: Translator) -> bool:
+WRITTEN = (Translator, TransformerTranslator, Decoder, TransformerDecoder)
+
+
+def as_written(model: EncoderDecoder) -> bool:
     """Whether calls of the translator and its decoder are those written here: not overridden, hooked or compiled."""
-    for layer, base in ((model, Translator), (getattr(model, "decoder", None), Decoder)):
-        if layer is None or has_hooks(layer) or getattr(layer.forward, "__func__", None) is not base.forward:
+    for layer in (model, getattr(model, "decoder", None)):
+        forward = getattr(getattr(layer, "forward", None), "__func__", None)
+        if forward not in [base.forward for base in WRITTEN] or has_hooks(layer):
             return False
     return not torch.compiler.is_compiling()
 
@@ -108,24 +114,45 @@ Recipe = Callable[[Iterable[torch.nn.Parameter]], Optimizer]
 """What PyTorch's optimisers are without their parameters."""
 
 
-def sgd(learning_rate: float) -> Recipe:
+def sgd(learning_rate: float, *, warmup: int | None = None) -> Recipe:
     """Stochastic gradient descent, for a Trainer.
 
     θ' = θ - learning_rate · g
+    with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))
     """
-    check_options(SGD, learning_rate=learning_rate)
-    return partial(torch.optim.SGD, lr=learning_rate)
+    check_options(SGD, learning_rate=learning_rate, warmup=warmup)
+    return scheduled(partial(torch.optim.SGD, lr=learning_rate), learning_rate, warmup)
 
 
-def adam(learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08) -> Recipe:
+def adam(
+    learning_rate: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-08, *, warmup: int | None = None
+) -> Recipe:
     """Adam, for a Trainer.
 
     θ' = θ - learning_rate · m̂ / (√v̂ + epsilon)
+    with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))
 
     PyTorch's own has the same formula; fused, it is one pass over each parameter.
     """
-    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
-    return partial(torch.optim.Adam, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
+    check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, warmup=warmup)
+    recipe = partial(torch.optim.Adam, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
+    return scheduled(recipe, learning_rate, warmup)
+
+
+def scheduled(recipe: Recipe, learning_rate: float, warmup: int | None) -> Recipe:
+    """The optimiser with a rate that follows its steps, which are counted in its groups."""
+
+    def advance(optimizer: Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            group["steps"] = group.get("steps", 0) + 1
+            group["lr"] = rate_at(learning_rate, warmup, group["steps"])
+
+    def make(parameters: Iterable[torch.nn.Parameter]) -> Optimizer:
+        optimizer = recipe(parameters)
+        optimizer.register_step_pre_hook(advance)
+        return optimizer
+
+    return recipe if warmup is None else make
 
 
 def descend(
@@ -142,12 +169,12 @@ def descend(
 
 
 class Trainer:
-    """Train a Translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
+    """Train a translator: each step computes loss and gradients of a batch, clips them, and moves the parameters.
 
     loss = masked_cross_entropy(model(source, inputs, source_lens), targets, target_lens)
     """
 
-    def __init__(self, model: Translator, optimizer: Recipe, *, max_norm: float | None = None) -> None:
+    def __init__(self, model: EncoderDecoder, optimizer: Recipe, *, max_norm: float | None = None) -> None:
         check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
         self.model = model
         self.optimizer = optimizer(model.parameters())
@@ -176,7 +203,7 @@ class Trainer:
     def evaluate(self, batch: Batch) -> torch.Tensor:
         """Compute the loss of one batch, in nats per token, without dropout and without a step."""
         self.model.eval()
-        return self.loss(batch._replace(**dict.fromkeys(MASKS)))
+        return self.loss(batch._replace(masks={}))
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Compute the loss of one batch; of steps that do not count in it, no logits."""
@@ -206,6 +233,8 @@ class Trainer:
         dtype = self.model.decoder.dense.weight.dtype
         check_state(self.model.specification, self.model.sizes, dtype, self.moments, arrays)
         self.steps = int(arrays["step"])
+        for group in self.optimizer.param_groups:
+            group["steps"] = self.steps
         for name, parameter, axes in located(self.model):
             for moment in self.moments:
                 array = arrays[f"{moment}.{name}"]

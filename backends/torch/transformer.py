@@ -439,37 +439,21 @@ class TransformerDecoder(Specified):
             layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size)
             logits, weights = layer(tokens, encoder_outputs, valid_lens)
         """
-        masks = {
+        masks: dict[str, Any] = {
+            "embedding_dropout_mask": embedding_dropout_mask,
             "self_dropout_mask": self_dropout_mask,
             "attention_dropout_mask": attention_dropout_mask,
             "hidden_dropout_mask": hidden_dropout_mask,
             "dropout_mask": dropout_mask,
         }
-        self._check(
-            "call",
-            tokens=tokens,
-            encoder_outputs=encoder_outputs,
-            valid_lens=valid_lens,
-            mask=mask,
-            per_head=per_head,
-            need_weights=need_weights,
-            bias=bias,
-            embedding_dropout_mask=embedding_dropout_mask,
-            **masks,
-        )
+        encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
+        options: dict[str, Any] = {"need_weights": need_weights, "bias": bias}
+        self._check("call", tokens=tokens, per_head=per_head, **encoded, **options, **masks)
         check_ids("TransformerDecoder", "tokens", tokens, self.sizes["vocab_size"])
-        x = self.sizes["features"] ** 0.5 * self.embedding(tokens.long())
-        x = x if self.positions is None else self.positions(x)
-        x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
-        weights = []
-        for number, layer in enumerate(self.layers):
-            factors = {name: None if array is None else array[number] for name, array in masks.items()}
-            factors |= {"need_weights": need_weights, "bias": bias}
-            x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
-            weights.append(of_heads)
+        features, weights = self._features(tokens, **encoded, **options, **masks)
         if not need_weights:
-            return self._logits(x), None
-        return self._logits(x), torch.stack(weights) if per_head else weights[-1].mean(dim=1)
+            return self._logits(features), None
+        return self._logits(features), torch.stack(weights) if per_head else weights[-1].mean(dim=1)
 
     @torch.no_grad()
     def greedy(
@@ -575,6 +559,30 @@ class TransformerDecoder(Specified):
         keys, values = (torch.stack(arrays, dim=1) for arrays in list(zip(*layers, strict=True))[:2])
         return Memory(keys, values, _attention_mask(keys.shape[-2], valid_lens, mask, keys.device))
 
+    def _features(
+        self,
+        tokens: torch.Tensor,
+        *,
+        encoder_outputs: torch.Tensor,
+        valid_lens: Lengths | None,
+        mask: torch.Tensor | None,
+        need_weights: bool,
+        bias: torch.Tensor | None = None,
+        embedding_dropout_mask: torch.Tensor | None = None,
+        **masks: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Give the features that the logits are projected from, and the weights of every layer."""
+        x = self.sizes["features"] ** 0.5 * self.embedding(tokens.long())
+        x = x if self.positions is None else self.positions(x)
+        x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
+        weights = []
+        for number, layer in enumerate(self.layers):
+            factors = {name: None if array is None else array[number] for name, array in masks.items()}
+            factors |= {"need_weights": need_weights, "bias": bias}
+            x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
+            weights.append(of_heads)
+        return self._normalized(x), weights
+
     def _start(self, memory: Memory, max_steps: int) -> TransformerState:
         """Zeros, with room for the steps."""
         keys, values = (
@@ -597,11 +605,15 @@ class TransformerDecoder(Specified):
             x, after, weights = layer._step(x, past, state.position, prepared)
             kept.append(after)
         keys, values = (torch.stack(arrays, dim=1) for arrays in list(zip(*kept, strict=True))[:2])
-        return self._logits(x)[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
+        logits = self._logits(self._normalized(x))
+        return logits[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
 
-    def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        """The logits, from the output of the last layer."""
-        return self.dense(x if self.norm is None else self.norm(x))
+    def _normalized(self, x: torch.Tensor) -> torch.Tensor:
+        """The output of the last layer, by the norm of norm='pre'."""
+        return x if self.norm is None else self.norm(x)
+
+    def _logits(self, features: torch.Tensor) -> torch.Tensor:
+        return self.dense(features)
 
 
 LAYERS = {"SinusoidalPositions": SinusoidalPositions, "LearnedPositions": LearnedPositions}

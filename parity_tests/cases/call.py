@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_core.operators import find
-from attention_core.operators.training import MASKS, Batch
+from attention_core.operators.training import Batch
 from attention_core.specification import Layer, Operator, Tensor
 
 Function = Callable[..., tuple[Any, ...]]
@@ -154,7 +154,7 @@ def with_losses(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 TRAINING = "training"
-"""The operator of cases that train a Translator; their method is "train"."""
+"""The operator of cases that train a translator; their method is "train"."""
 JUDGED_STEPS = 50
 """Number of steps that float32 is judged by: rounding grows with steps. Later steps are separate quantities."""
 
@@ -167,7 +167,7 @@ def train(
     given: Callable[[np.ndarray], Any] = lambda array: array,
     taken: Callable[[Any], np.ndarray] = np.asarray,
 ) -> dict[str, np.ndarray]:
-    """Train a Translator on each step's rows; return loss and norm of every step, and the trained parameters.
+    """Train a translator on each step's rows; return loss and norm of every step, and the trained parameters.
 
     given converts an array to the framework's, and taken converts it back.
     """
@@ -176,9 +176,9 @@ def train(
     trainer = package.Trainer(model, optimizer, max_norm=options["max_norm"])
     history = []
     for step, rows in enumerate(arrays["batches"]):
-        pairs = {name: given(arrays[name][rows]) for name in Batch._fields if name in arrays and name not in MASKS}
-        masks = {name: given(arrays[name][step]) for name in MASKS if name in arrays}
-        batch = Batch(**pairs, **masks)
+        pairs = {name: given(arrays[name][rows]) for name in Batch._fields if name in arrays}
+        masks = {name: given(array[step]) for name, array in arrays.items() if name.endswith("dropout_mask")}
+        batch = Batch(**pairs, masks=masks)
         history.append([taken(number) for number in trainer.step(batch)])
     losses, norms = (np.stack(column) for column in zip(*history, strict=True))
     outputs = {"losses": losses[:JUDGED_STEPS], "norms": norms[:JUDGED_STEPS]}
@@ -188,9 +188,10 @@ def train(
     return outputs | {f"trained_{name}": array for name, array in package.get_parameters(model).items()}
 
 
-def layer_of(operator: str) -> str:
+def layer_of(operator: str, config: Mapping[str, Any]) -> str:
     """The class that a case calls."""
-    return "Translator" if operator == TRAINING else operator
+    translator = "TransformerTranslator" if "num_heads" in config else "Translator"
+    return translator if operator == TRAINING else operator
 
 
 def output_names(operator: str, method: str, options: Mapping[str, Any], twice: bool = False) -> tuple[str, ...]:

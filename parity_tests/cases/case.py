@@ -117,6 +117,8 @@ SEEDS = {
     "FixedContextDecoder-beam_penalty": 10,
     "TransformerDecoder-greedy": 4,
     "TransformerDecoder-beam": 4,
+    "TransformerTranslator-greedy": 4,
+    "TransformerTranslator-beam": 5,
     "Translator-greedy": 9,
     "Translator-beam": 5,
     "Translator-beam_penalty": 2,

@@ -123,7 +123,10 @@ CANCELLING = ("KernelAttention", "LocalAttention")
 PARALLEL = ("CosineAttention",)
 """Layers whose gradients are small differences where one entry of a vector is far larger than the others: all are then
 nearly parallel to an axis."""
-TRANSFORMERS = ("TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder", "TransformerDecoder")
+TRANSFORMERS = (
+    *("TransformerEncoderLayer", "TransformerDecoderLayer"),
+    *("TransformerEncoder", "TransformerDecoder", "TransformerTranslator"),
+)
 KIN: Mapping[str, str] = {
     "GRU": "recurrent layers",
     "LSTM": "recurrent layers",
@@ -297,7 +300,7 @@ class Call:
 
 DERIVED = {
     *("state_size", "output_size", "both_outputs", "both_states", "decoder_size", "encoder_size"),
-    *("sublayers", "head_size", "memory_features"),
+    *("sublayers", "encoder_sublayers", "decoder_sublayers", "head_size", "memory_features"),
 }
 """Axes whose sizes follow from those of the constructor."""
 
@@ -367,7 +370,7 @@ def fitted(
             sizes[key_heads] = math.gcd(sizes.get(heads, 1) or 1, sizes[key_heads])
     if "num_heads" in sizes:
         # The heads share these features; sinusoidal positions need an even number of them.
-        width, least = ("features", 2) if call.family == "transformer" else ("hidden_size", 1)
+        width, least = ("features", 2) if call.entry.name in TRANSFORMERS else ("hidden_size", 1)
         if width in sizes:
             shared = least * sizes["num_heads"]
             sizes[width] = shared * max(1, -(-sizes[width] // shared))

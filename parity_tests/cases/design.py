@@ -87,6 +87,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "TransformerDecoderLayer": ({}, PRE, LLAMA),
     "TransformerDecoder": (PRE, LLAMA, {"positions": "none"}),
     "TransformerEncoder": (PRE, LLAMA, {"positions": "none"}, {"causal": True}),
+    "TransformerTranslator": (PRE, LLAMA),
     "Translator": ({}, {"cell": "lstm"}, {"decoder": "luong"}, {"bidirectional": True, "bridge": "sum"}),
 }
 """Options beside sizes, in turn."""

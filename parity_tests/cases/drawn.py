@@ -50,7 +50,7 @@ LEAST: Mapping[str, Mapping[str, int]] = {
         name: {"features": 3}
         for name in (
             *("LayerNorm", "TransformerEncoderLayer", "TransformerDecoderLayer"),
-            *("TransformerEncoder", "TransformerDecoder"),
+            *("TransformerEncoder", "TransformerDecoder", "TransformerTranslator"),
         )
     },
     "relative_bias": {"num_buckets": 4},

@@ -129,7 +129,7 @@ def build_reference(case: Case, parameters: Mapping[str, np.ndarray]) -> Any:
     """The reference's layer that a case calls; None for a function."""
     if not case.method:
         return None
-    layer = getattr(reference, layer_of(case.operator))(**case.config)
+    layer = getattr(reference, layer_of(case.operator, case.config))(**case.config)
     reference.set_parameters(layer, parameters)
     return layer_called(layer, case.method, case.options)
 

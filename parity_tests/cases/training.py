@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators.translation import TRANSLATOR
-from parity_tests.cases.call import LISTED
+from attention_core.operators.translation import TRANSLATORS
+from attention_core.specification import Layer
+from parity_tests.cases.call import LISTED, layer_of
 from parity_tests.cases.case import EXACT, FULL, SEED, Arrays, Case, drawn_parameters
 from parity_tests.translation.corpus import shuffled
 
 SENTENCES, BATCH, KEYS, STEPS = 24, 6, 5, 7
-SIZES = {"source_vocab_size": 8, "target_vocab_size": 9, "embed_size": 3, "hidden_size": 5}
+VOCABULARIES = {"source_vocab_size": 8, "target_vocab_size": 9}
+SIZES = {"embed_size": 3, "hidden_size": 5}
+TRANSFORMER: dict[str, Any] = {"features": 4, "num_heads": 2, "hidden_size": 6}
 EOS, BOS = 2, 1
 LONG, MIDDLE, SHORT = 104, 26, 8
 LONG_TRAININGS = ("gru_additive_adam", "gru_dot_sgd", "lstm_additive_sgd", "lstm_dot_adam")
@@ -32,7 +35,8 @@ RATES: dict[str, dict[str, Any]] = {
 def reversals() -> Arrays:
     """Sequences of two to five tokens, and the reversed ones with an end token; token ids start at 3."""
     lens = 2 + draws.integers("training/lens", (SENTENCES,), KEYS - 1, SEED)
-    tokens = 3 + draws.integers("training/tokens", (SENTENCES, KEYS), SIZES["source_vocab_size"] - 3, SEED)
+    words = VOCABULARIES["source_vocab_size"] - 3
+    tokens = 3 + draws.integers("training/tokens", (SENTENCES, KEYS), words, SEED)
     source = np.where(np.arange(KEYS) < lens[:, None], tokens, 0)
     targets = np.zeros((SENTENCES, STEPS), np.int64)
     for row, length in enumerate(lens):
@@ -53,25 +57,26 @@ def order(steps: int) -> np.ndarray:
 def training_case(
     label: str, shows: str, steps: int, options: dict[str, Any], dtypes: tuple[str, ...] = FULL, **variant: Any
 ) -> Case:
-    """A training; variant holds arguments of the translator beside its sizes."""
-    config = {**SIZES, **variant}
+    """A training; variant holds arguments of the translator beside its vocabularies."""
+    config = {**VOCABULARIES, **(variant if "num_heads" in variant else {**SIZES, **variant})}
+    layer = TRANSLATORS[layer_of("training", config)]
     arrays = {**reversals(), "batches": order(steps)}
-    if label.startswith("dropout"):
-        arrays |= masks(steps, config)
+    if label.endswith("dropout"):
+        arrays |= masks(layer, steps, config)
     # Numbers that float32 holds: both dtypes start alike, and the reference trains once for both.
-    drawn = drawn_parameters(TRANSLATOR, config)
+    drawn = drawn_parameters(layer, config)
     parameters = {name: array.astype(np.float32).astype(np.float64) for name, array in drawn.items()}
     return Case("training", label, shows, arrays, options, "train", config, parameters, dtypes, gradients=False)
 
 
-def masks(steps: int, config: dict[str, Any]) -> Arrays:
+def masks(layer: Layer, steps: int, config: dict[str, Any]) -> Arrays:
     """Dropout masks for every step."""
-    shapes = {
-        "encoder_dropout_mask": (config["num_layers"] - 1, BATCH, KEYS, config["hidden_size"]),
-        "decoder_dropout_mask": (config["num_layers"] - 1, BATCH, STEPS, config["hidden_size"]),
-        "attention_dropout_mask": (BATCH, STEPS, KEYS),
-    }
-    return {name: draws.dropout_mask(f"training/{name}", (steps, *shape), 0.2, SEED) for name, shape in shapes.items()}
+    sizes = {**layer.sizes(config), "batch": BATCH, "keys": KEYS, "steps": STEPS}
+    drawn = {}
+    for tensor in layer.method("call").keyword_tensors:
+        shape = (steps, *(sizes[axis] for axis in tensor.axes))
+        drawn[tensor.name] = draws.dropout_mask(f"training/{tensor.name}", shape, 0.2, SEED)
+    return drawn
 
 
 def clipping_cases() -> Iterator[Case]:
@@ -115,6 +120,7 @@ def optimiser_cases() -> Iterator[Case]:
         yield case(operator, "rare", "Gradients that are 0 in most steps: the moments still move.", gradients=rare)
         yield case(operator, "zero", "Gradients of 0: nothing moves.", 0.0)
         yield case(operator, "huge", "Gradients near 1e12.", 1e12)
+        yield case(operator, "warmup", "A rate that rises for three steps, and falls from then on.", warmup=3)
     yield case("adam", "small", "Gradients near epsilon, which is outside the root.", 1e-8)
     yield case("adam", "decays", "Other decays.", beta1=0.5, beta2=0.9)
     yield case("adam", "epsilon", "Another epsilon.", epsilon=0.1)
@@ -134,6 +140,8 @@ def _cases() -> Iterator[Case]:
                 steps = LONG if label in LONG_TRAININGS else MIDDLE
                 shows = f"{cell.upper()}, the score {score}, and {optimizer}, for {steps} steps."
                 yield training_case(label, shows, steps, rates, cell=cell, score=score)
+        shows = f"A Transformer, and {optimizer} with warmup, for {MIDDLE} steps."
+        yield training_case(f"transformer_{optimizer}", shows, MIDDLE, {**rates, "warmup": 10}, **TRANSFORMER)
     for label, shows, options, variant in VARIANTS:
         yield training_case(label, shows, SHORT, options, EXACT, **variant)
 
@@ -156,5 +164,17 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         "The form of the paper.",
         RATES["adam"],
         {"bidirectional": True, "bridge": "backward", "readout": "maxout"},
+    ),
+    (
+        "transformer_dropout",
+        "A Transformer with dropout masks everywhere.",
+        RATES["adam"],
+        {**TRANSFORMER, "norm": "pre"},
+    ),
+    (
+        "transformer_additive",
+        "A Transformer with additive scores and learned positions.",
+        RATES["sgd"],
+        {**TRANSFORMER, "score": "additive", "positions": "learned", "num_positions": STEPS},
     ),
 )

@@ -1,4 +1,4 @@
-"""Cases of the translator, with every option and with sentence pairs, and of its loss."""
+"""Cases of the translators, with every option and with sentence pairs, and of their loss."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
+from attention_core.operators.translation import TRANSLATORS
 from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, first_steady, layer_case
 from parity_tests.cases.decoders import SPECIAL, WIDE, read_out, score_variants
 from parity_tests.cases.masking import BATCH_LENS
 from parity_tests.cases.recurrent import padding_embedded
+from parity_tests.cases.transformer import VARIANTS as SUBLAYERS
+from parity_tests.cases.transformer import dropping
 from parity_tests.translation import corpus
 
 TRANSLATOR = {
@@ -130,12 +133,88 @@ VARIANTS: tuple[tuple[str, str, tuple[str, ...], dict[str, Any]], ...] = (
 
 def decides(case: Case) -> bool:
     """Whether a token depends on the numbers of a case."""
-    return case.operator == "Translator" and case.method in ("greedy", "beam") and "sentences" not in case.name
+    searched = case.operator in TRANSLATORS and case.method in ("greedy", "beam")
+    return searched and "sentences" not in case.name
 
 
 def seeded(case: Case, seed: int) -> Case:
     """The case with a readout of that seed, which decides its tokens."""
     return read_out(case, seed)
+
+
+TRANSFORMER = {
+    "batch": 5,
+    "features": 8,
+    "num_heads": 2,
+    "hidden_size": 6,
+    "keys": 7,
+    "steps": 4,
+    "source_vocab_size": 11,
+    "target_vocab_size": 13,
+}
+SOURCE_LENS = np.array([7, 2, 4, 1, 6], np.int32)
+
+
+def transformer_case(
+    label: str,
+    shows: str,
+    inputs: Arrays,
+    dtypes: tuple[str, ...] = EXACT,
+    variant: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Case:
+    """A call of the Transformer; variant holds arguments of its constructor beside the sizes."""
+    names = ("source_vocab_size", "target_vocab_size", "features", "num_heads", "hidden_size")
+    config: dict[str, Any] = {**{name: TRANSFORMER[name] for name in names}, **(variant or {})}
+    return layer_case("TransformerTranslator", label, shows, inputs, config, dtypes, **changes)
+
+
+def transformer_cases() -> Iterator[Case]:
+    """Teacher-forced passes, greedy decoding and beam search of the Transformer."""
+    sizes = TRANSFORMER
+    case, plain = transformer_case, translator_inputs(sizes)
+    ragged = {**plain, "valid_lens": SOURCE_LENS}
+    yield case("none", "No lengths.", plain)
+    for label, shows, options, dtypes in SUBLAYERS:
+        shared = {"num_heads": 4, "num_key_heads": 2} if "num_key_heads" in options else {}
+        layers = {"num_layers": 2} if label == "plain" else {}
+        yield case(label, shows, ragged, dtypes, {**options, **shared, **layers})
+    learned = {"positions": "learned", "num_positions": 7}
+    yield case("learned", "Positions that are learned, as many as the longest source has.", ragged, FULL, learned)
+    yield case("no_positions", "No positions.", ragged, EXACT, {"positions": "none"})
+    fully_masked = {**plain, "valid_lens": np.array([0, 7, -2, 3, 9], np.int32)}
+    yield case("fully_masked", "Sources without a token.", fully_masked, FULL)
+    padding = np.arange(sizes["keys"]) >= SOURCE_LENS[:, None]
+    source = np.where(padding, 0, np.maximum(plain["source"], 1)).astype(np.int32)
+    for value in (np.nan, np.inf):
+        shows = f"The padding token is embedded as {value}."
+        hidden = case(f"hidden_{value}", shows, {**ragged, "source": source}, FULL)
+        yield padding_embedded(hidden, "encoder.embedding", value)
+    masks = dropping(
+        "TransformerTranslator",
+        encoder_embedding_dropout_mask=(5, 7, 8),
+        encoder_self_dropout_mask=(1, 5, 2, 7, 7),
+        encoder_hidden_dropout_mask=(1, 5, 7, 6),
+        encoder_dropout_mask=(1, 2, 5, 7, 8),
+        decoder_embedding_dropout_mask=(5, 4, 8),
+        decoder_self_dropout_mask=(1, 5, 2, 4, 4),
+        decoder_attention_dropout_mask=(1, 5, 2, 4, 7),
+        decoder_hidden_dropout_mask=(1, 5, 4, 6),
+        decoder_dropout_mask=(1, 3, 5, 4, 8),
+    )
+    yield case("dropout", "Dropout everywhere.", {**ragged, **masks})
+    for label, shows, axis in (
+        ("no_keys", "There are no source tokens: no step sees a key.", "keys"),
+        ("no_steps", "There are no steps.", "steps"),
+        ("no_batch", "There are no sentences.", "batch"),
+    ):
+        yield case(label, shows, translator_inputs({**sizes, axis: 0}))
+    searched = {name: ragged[name] for name in ("source", "valid_lens")}
+    greedy = case("greedy", "Free-running, each sentence up to its end token.", searched, FULL)
+    yield searching(greedy, 9, {})
+    shows = "The best two of three hypotheses, with a length penalty."
+    beam = case("beam", shows, searched, FULL, {"norm": "pre", "positions": "learned", "num_positions": 9})
+    yield searching(beam, 9, {"width": 3, "num_best": 2, "length_penalty": 0.75})
 
 
 def sentence_cases(pairs: Sequence[corpus.Pair]) -> Iterator[Case]:
@@ -186,7 +265,8 @@ def cross_entropy_cases() -> Iterator[Case]:
 
 
 def cases(pairs: Sequence[corpus.Pair]) -> Iterator[Case]:
-    """Every case of the translator and of its loss, with the sentences of `pairs`."""
+    """Every case of the translators and of their loss, with the sentences of `pairs`."""
     yield from translator_cases()
+    yield from transformer_cases()
     yield from sentence_cases(pairs)
     yield from cross_entropy_cases()

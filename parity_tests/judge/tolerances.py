@@ -100,6 +100,11 @@ SLOPED = "a product with a rounded slope"
 WIDE = "sums over as many products as a real layer is wide: 512 features and 10,000 tokens when this was measured"
 CONSTANT = "0, -inf or the least finite number: nothing is rounded"
 
+UNSEEN = (
+    "a bias that all keys share has the gradient 0 with products as scores: Adam divides its rounding by the root of "
+    "its square, and moves it by whole steps"
+)
+
 TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(100, 18, WIDE, DOUBLE + SINGLE, case="*-converted*"),
     Tolerance(0, 0, CONSTANT, DOUBLE + SINGLE + HALF, "to_additive_mask"),
@@ -139,6 +144,10 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(20, 7, RECURRENT, DOUBLE + SINGLE, "LSTM*"),
     Tolerance(0, 0, LATER, SINGLE, "training", quantity="later_*", informational=True),
     *(
+        Tolerance(0, 0, UNSEEN, DOUBLE + SINGLE, "training", f"training-{label}", "trained_*b_k", informational=True)
+        for label in ("transformer_adam", "transformer_dropout")
+    ),
+    *(
         Tolerance(0, 0, LATER, SINGLE, "training", f"training-{label}", quantity, informational=True)
         for label in LONG_TRAININGS
         for quantity in ("trained_*", "evaluated")
@@ -157,6 +166,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
         beside="gradient_decoder.attention.W_k",
     ),
     Tolerance(100, 39, RECURRENT, DOUBLE + SINGLE, "Translator"),
+    Tolerance(150, 48, NORMALIZED, DOUBLE + SINGLE, "TransformerTranslator"),
     Tolerance(15, 5.1, BUCKETED, DOUBLE + SINGLE, "relative_bias"),
     Tolerance(15, 5, SHORT, DOUBLE + SINGLE),
     Tolerance(20, 6.6, RECURRENT, HALF, "BahdanauDecoder"),
@@ -165,6 +175,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(30, 6.9, SUMMED, HALF, "KernelAttention", quantity="gradient_w"),
     Tolerance(20, 7.4, NORMALIZED, HALF, "TransformerEncoder"),
     Tolerance(15, 5.2, RECURRENT, HALF, "Translator"),
+    Tolerance(30, 11.2, NORMALIZED, HALF, "TransformerTranslator"),
     Tolerance(10, 3.2, RECURRENT, HALF, "GRU*"),
     Tolerance(20, 5.8, RECURRENT, HALF, "LSTM*"),
     Tolerance(15, 3.4, RECURRENT, HALF, "LuongDecoder"),

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from attention_core.operators.training import MASKS
 from attention_core.reference import training
 from parity_tests.cases.case import Arrays, Case
 from parity_tests.mutants.mutant import INPUTS, Wrong, mutant
@@ -80,7 +79,7 @@ def vocabulary_reversed(original: Any, logits: Any) -> Any:
     return original(logits=logits[..., ::-1])
 
 
-@mutant("training-{short,short_sgd} sgd-*", of="sgd", red="training-short_sgd:* sgd-{plain*,r*,huge}:*")
+@mutant("training-{short,short_sgd} sgd-*", of="sgd", red="training-short_sgd:* sgd-{plain*,r*,huge,warmup}:*")
 def with_momentum(learning_rate: float) -> Any:
     """Gradient descent keeps a momentum of 0.9."""
 
@@ -113,6 +112,31 @@ def epsilon_on_the_raw_root(original: Any, beta2: float, epsilon: float) -> Any:
 def moments_not_corrected(decay: float, step: int) -> float:
     """Adam does not correct its moments for their start at 0."""
     return 1.0
+
+
+@mutant(
+    "sgd-* training-{short,transformer_sgd}",
+    of="sgd",
+    red="sgd-warmup:* training-transformer_sgd:*",
+    green="*.b_k",  # which moves by rounding alone: a bias of all keys changes no weight
+)
+def rate_not_warmed_up(original: Any) -> Any:
+    """The learning rate is constant: warmup is accepted and ignored."""
+    return original(warmup=None)
+
+
+@mutant("adam-*", of="adam", red="adam-warmup:*")
+def warmed_up_one_step_late(original: Any, learning_rate: float, warmup: int | None) -> Any:
+    """The schedule counts steps from 0, so that the first has a rate of 0."""
+    moves = original()
+
+    def update(parameters: Any, gradients: Any, state: Any) -> Arrays:
+        changed, step = moves.update(parameters, gradients, state), int(state["step"])
+        late = 1.0 if warmup is None else min((step - 1) / warmup, (warmup / max(step - 1, 1)) ** 0.5)
+        due = 1.0 if warmup is None else min(step / warmup, (warmup / step) ** 0.5)
+        return {name: array + (changed[name] - array) * (late / due) for name, array in parameters.items()}
+
+    return training.Optimiser(("m", "v"), update)
 
 
 @mutant("clip_by_global_norm-*", of="clip_by_global_norm", red=CLIPPED)
@@ -152,7 +176,7 @@ def two_batches_swapped(inputs: Arrays) -> Arrays:
 @mutant("training-{dropout,short}", of="training.Trainer.loss", red="training-dropout:*")
 def masks_not_trained_with(original: Any, batch: Any) -> Any:
     """Training ignores the dropout masks."""
-    return original(batch=batch._replace(**dict.fromkeys(MASKS)))
+    return original(batch=batch._replace(masks={}))
 
 
 @mutant("training-short", of="training.Trainer.loss", red="training-short:*")
@@ -172,7 +196,7 @@ def bridge_skipped(original: Any, self: Any, source: Any, valid_lens: Any, dropo
     outputs, state = original()
     if "bridge" not in self.parts:
         return outputs, state
-    outputs, both = self.parts["encoder"](source, valid_lens, dropout_mask=dropout_mask)
+    outputs, both = self.inside("encoder")(source, valid_lens, dropout_mask=dropout_mask)
     return outputs, both[..., : self.sizes["hidden_size"]]
 
 

@@ -257,3 +257,26 @@ def weights_of_layers_reversed(original: Any, per_head: Any) -> Any:
     """The weights of the last layer come first."""
     logits, weights = original()
     return logits, np.flip(weights, axis=-5) if per_head else weights
+
+
+# ------------------------------------------------------------------------------------------------ encoder and decoder
+
+
+@mutant(
+    "TransformerTranslator-{none,pre,learned}",
+    of="transformer.TransformerDecoder.__call__",
+    touches=where_all(lambda case, inputs: "valid_lens" in inputs),
+)
+def transformer_decodes_padding(original: Any) -> Any:
+    """The decoder of a Transformer attends to the padding of the sources."""
+    return original(valid_lens=None)
+
+
+@mutant(
+    "TransformerTranslator-{none,pre,learned}",
+    of="transformer.TransformerEncoder.__call__",
+    touches=where_all(lambda case, inputs: "valid_lens" in inputs),
+)
+def transformer_encodes_padding(original: Any) -> Any:
+    """The encoder of a Transformer attends to the padding of the sources."""
+    return original(valid_lens=None)

@@ -124,6 +124,7 @@ def of_method(name: str, operators: Sequence[Operator], keywords: Sequence[str],
         tensors=_joined([operator.tensors for operator in operators]),
         keyword_tensors=_joined([operator.keyword_tensors for operator in operators]),
         outputs=_joined([operator.outputs for operator in operators]),
+        rules=tuple(dict.fromkeys(rule for operator in operators for rule in operator.rules)),
     )
     return _text(first.summary, formula, first.notes, *_signature(joined, keywords), called)
 

@@ -439,6 +439,16 @@ PORTING: dict[str, Porting] = {
             "outputs and cells.",
         ),
     ),
+    "TransformerTranslator": Porting(
+        ("torch.nn.Transformer", "sequence-to-sequence Transformer", "d2l Transformer"),
+        (
+            "torch.nn.Transformer takes what is embedded already, norms both stacks at their end even with "
+            "norm_first=False, and hides the padding of the source from the decoder only with "
+            "memory_key_padding_mask, which is not its src_key_padding_mask.",
+            "Source and target have an embedding each, and the logits a projection of their own; Vaswani et al. share "
+            "all three.",
+        ),
+    ),
     "masked_cross_entropy": Porting(
         ("masked softmax cross-entropy loss", "sequence loss", "CrossEntropyLoss(ignore_index=...)"),
         (

@@ -274,7 +274,7 @@ def rows_of(batch: Batch, rows: np.ndarray, count: int) -> Batch:
     A smaller last batch of an epoch would be compiled again.
     """
     missing = count - len(rows)
-    return Batch(*(np.pad(array[rows], ((0, missing),) + ((0, 0),) * (array.ndim - 1)) for array in batch[:5]))
+    return batch.mapped(lambda array: np.pad(array[rows], ((0, missing),) + ((0, 0),) * (array.ndim - 1)))
 
 
 def trimmed(batch: Batch, most: int) -> Batch:
@@ -285,17 +285,10 @@ def trimmed(batch: Batch, most: int) -> Batch:
     step = -(-most // 8)
     longest = (int(lens.max(initial=1)) for lens in (batch.source_lens, batch.target_lens))
     keys, steps = (min(most, -(-length // step) * step) for length in longest)
-
-    encoder, decoder, attention = batch[5:]
     cut = batch._replace(
-        source=batch.source[:, :keys],
-        inputs=batch.inputs[:, :steps],
-        targets=batch.targets[:, :steps],
-        encoder_dropout_mask=None if encoder is None else encoder[:, :, :keys],
-        decoder_dropout_mask=None if decoder is None else decoder[:, :, :steps],
-        attention_dropout_mask=None if attention is None else attention[:, :steps, :keys],
+        source=batch.source[:, :keys], inputs=batch.inputs[:, :steps], targets=batch.targets[:, :steps]
     )
-    return Batch(*(None if array is None else np.ascontiguousarray(array) for array in cut))
+    return cut.mapped(np.ascontiguousarray)
 
 
 def epoch_rows(pairs: Batch, batch_size: int, epoch: int, seed: int, by_length: bool) -> list[np.ndarray]:

@@ -82,9 +82,9 @@ class Worker:
             start = time.perf_counter()
             batch = corpus.rows_of(pairs, rows, settings.batch_size)
             tokens += int(batch.target_lens.sum())
-            if settings.dropout and not settings.framework_dropout:
-                batch = batch._replace(**self.masks(number, position))
             batch = corpus.trimmed(batch, settings.max_tokens)
+            if settings.dropout and not settings.framework_dropout:
+                batch = batch._replace(masks=self.masks(number, position, batch))
             loss, norm = (float(self.runtime.to_numpy(number)) for number in self.trainer.step(self.on_device(batch)))
             if not np.isfinite([loss, norm]).all():
                 raise Diverged(
@@ -105,19 +105,17 @@ class Worker:
         if self.model.best_epoch == number:
             self.model.parameters = self.model.last
 
-    def masks(self, epoch: int, position: int) -> Arrays:
-        """The dropout masks of one batch, drawn for epoch and position."""
-        settings, sizes = self.model.settings, self.translator.sizes
-        rows, steps = settings.batch_size, settings.max_tokens
-        shapes = {
-            "encoder_dropout_mask": (settings.num_layers - 1, rows, steps, sizes["encoder_size"]),
-            "decoder_dropout_mask": (settings.num_layers - 1, rows, steps, sizes["decoder_size"]),
-            "attention_dropout_mask": (rows, steps, steps),
-        }
-        return {
-            name: draws.dropout_mask(f"{name}/{epoch}/{position}", shape, settings.dropout, settings.seed)
-            for name, shape in shapes.items()
-        }
+    def masks(self, epoch: int, position: int, batch: Batch) -> Arrays:
+        """The dropout masks of one batch, drawn for epoch and position: as much of them as the batch is wide."""
+        settings, most = self.model.settings, self.model.settings.max_tokens
+        sizes = {**self.translator.sizes, "batch": settings.batch_size, "keys": most, "steps": most}
+        used = {"keys": batch.source.shape[1], "steps": batch.inputs.shape[1]}
+        drawn = {}
+        for tensor in self.translator.specification.method("call").keyword_tensors:
+            shape, name = tuple(sizes[axis] for axis in tensor.axes), f"{tensor.name}/{epoch}/{position}"
+            whole = draws.dropout_mask(name, shape, settings.dropout, settings.seed)
+            drawn[tensor.name] = np.ascontiguousarray(whole[tuple(slice(used.get(axis)) for axis in tensor.axes)])
+        return drawn
 
     def on_device(self, batch: Batch) -> Batch:
         """The batch as arrays of the framework."""
@@ -126,7 +124,7 @@ class Worker:
         def convert(array: np.ndarray) -> Any:
             return self.runtime.from_numpy(array if array.dtype.kind == "i" else array.astype(dtype), self.device)
 
-        return Batch(*(None if array is None else convert(array) for array in batch))
+        return batch.mapped(convert)
 
     def score(self, split: Split) -> dict[str, float]:
         """Evaluate loss and scores on a split with the current parameters."""

@@ -153,7 +153,7 @@ class Backend(Package):
         self.handed.clear()
         operator, method, dtype = cell["operator"], cell["method"], cell["dtype"]
         config, options = json.dumps(cell["config"]), json.dumps(cell["options"])
-        layer = self.layer(layer_of(operator), config, dtype) if method else None
+        layer = self.layer(layer_of(operator, cell["config"]), config, dtype) if method else None
         if layer is not None:
             self._set(layer, parameters)
             layer = layer_called(layer, method, cell["options"])

@@ -170,23 +170,18 @@ def test_pairs_become_arrays_that_end_with_eos():
     assert batch.targets.tolist() == [[4, 2, 0], [4, 5, 2]] and batch.target_lens.tolist() == [2, 3]
     some = corpus.rows_of(batch, np.array([1]), 3)
     assert some.source.tolist() == [[4, 2, 0], [0, 0, 0], [0, 0, 0]] and some.target_lens.tolist() == [3, 0, 0]
-    assert {array.dtype.name for array in some[:5]} == {"int32"} and some.attention_dropout_mask is None
+    assert {array.dtype.name for array in some[:5]} == {"int32"} and not some.masks
 
 
 def test_a_batch_loses_the_columns_that_no_sentence_of_it_reaches():
     """In steps of an eighth of the longest that there may be: of 20 tokens, three by three."""
     whole = np.arange(2 * 20, dtype=np.int32).reshape(2, 20)
-    masks = (np.zeros((1, 2, 20, 5)), np.zeros((3, 2, 20, 4)), np.zeros((2, 20, 20)))
-    batch = Batch(whole, np.array([4, 2]), whole + 1, whole + 2, np.array([7, 0]), *masks)
+    batch = Batch(whole, np.array([4, 2]), whole + 1, whole + 2, np.array([7, 0]))
     less = corpus.trimmed(batch, 20)
-    assert [array.shape for array in less] == [
-        *((2, 6), (2,), (2, 9), (2, 9), (2,)),
-        *((1, 2, 6, 5), (3, 2, 9, 4), (2, 9, 6)),
-    ]
+    assert [array.shape for array in less[:5]] == [(2, 6), (2,), (2, 9), (2, 9), (2,)]
     assert np.array_equal(less.source, whole[:, :6]) and np.array_equal(less.targets, whole[:, :9] + 2)
     for lens, width in (((20, 19), 20), ((19, 1), 20), ((18, 1), 18), ((0, 0), 3)):
-        full = batch._replace(source_lens=np.array(lens), encoder_dropout_mask=None, attention_dropout_mask=None)
-        assert corpus.trimmed(full, 20).source.shape == (2, width)
+        assert corpus.trimmed(batch._replace(source_lens=np.array(lens)), 20).source.shape == (2, width)
 
 
 @pytest.mark.parametrize("by_length", [False, True])
