@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -136,12 +136,16 @@ class Operator:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A canonical array of a layer: its name, its axes as text, and the size n that bounds its first values by 1/√n."""
+    """A canonical array of a layer: its name, its axes as text, and the size n that bounds its first values by 1/√n.
+
+    initial is the first value of every entry where that is a constant.
+    """
 
     name: str
     axes: tuple[str, ...]
     meaning: str
     fan_in: str
+    initial: float | None = None
 
 
 @dataclass(frozen=True)
@@ -199,12 +203,21 @@ class Layer:
 
     def fans(self, sizes: Sizes) -> dict[str, int]:
         """For each canonical array the number of summands n that bounds its initial values: ±1/√n."""
-        named = {parameter.name: parameter.fan_in for parameter in self.parameters}
-        fans = {name: sizes[named[pattern(name)]] for name in self.own_shapes(sizes)}
-        for name, part in self.inside(sizes).items():
-            inner = part.layer.fans(part.layer.sizes(part.config))
-            fans |= {f"{name}.{array}": fan for array, fan in inner.items()}
-        return fans
+        return {name: inner[parameter.fan_in] for name, parameter, inner in self._described(sizes)}
+
+    def constants(self, sizes: Sizes) -> dict[str, float]:
+        """For each canonical array whose entries are equal at first: their value."""
+        described = self._described(sizes)
+        return {name: parameter.initial for name, parameter, _ in described if parameter.initial is not None}
+
+    def _described(self, sizes: Sizes) -> Iterator[tuple[str, Parameter, Sizes]]:
+        """Each canonical array with its parameter, and the sizes of the layer that has it."""
+        named = {parameter.name: parameter for parameter in self.parameters}
+        for name in self.own_shapes(sizes):
+            yield name, named[pattern(name)], sizes
+        for prefix, part in self.inside(sizes).items():
+            for name, parameter, inner in part.layer._described(part.layer.sizes(part.config)):
+                yield f"{prefix}.{name}", parameter, inner
 
     @property
     def trainable(self) -> bool:

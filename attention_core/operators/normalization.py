@@ -12,7 +12,7 @@ EPSILON = Option(
 INPUTS = Tensor("inputs", ("batch", "steps", "features"), "one vector for each step")
 
 _OUTPUTS = Tensor("outputs", INPUTS.axes, "the normalized vectors")
-_GAIN = Parameter("g", ("features",), "gain of each feature; 1 at first", "features")
+_GAIN = Parameter("g", ("features",), "gain of each feature; 1 at first", "features", 1.0)
 
 
 def _norm(
@@ -55,7 +55,7 @@ LAYER_NORM = _norm(
     "Shift and scale the features of each step to mean 0 and variance 1, then by a learned gain and bias.",
     "outputs = g (inputs - μ)/√(σ² + epsilon) + b;  μ = mean of the features, σ² = mean of (inputs - μ)²",
     BA,
-    (_GAIN, Parameter("b", ("features",), "bias of each feature, if bias; 0 at first", "features")),
+    (_GAIN, Parameter("b", ("features",), "bias of each feature, if bias; 0 at first", "features", 0.0)),
     "The variance divides by the number of features, not by one less. Half precision is normalized in float32.",
     (Option("bias", "bool", "whether there is a bias", "True", keyword_only=True),),
 )

@@ -1,4 +1,4 @@
-"""What attention, its score and the recurrent layer cost and gain in the textbooks' set-ups: a row for each training.
+"""What attention, its score, the recurrent layer or a Transformer cost and gain in the textbooks' set-ups, row by row.
 
     python examples/translate/textbooks.py FILE [--backend torch] [--folder textbooks] [--speed]
 
@@ -40,6 +40,29 @@ ATTENTION = {
     "dot": {"--decoder": "bahdanau", "--score": "dot"},
 }
 RNNS = ("gru", "lstm")
+TRANSFORMER = {"--model": "transformer", "--heads": 4, "--hidden": 64}
+TRANSFORMERS = {
+    "large": {**TRANSFORMER, "--learning-rate": 0.001},
+    "small": {**TRANSFORMER, "--dropout": 0.1, "--epochs": 200},
+}
+
+SETTINGS = {
+    "--embed": "embed_size",
+    "--hidden": "hidden_size",
+    "--batch-size": "batch_size",
+    "--model": "model",
+    "--rnn": "cell",
+    "--decoder": "decoder",
+    "--score": "score",
+    "--heads": "num_heads",
+}
+"""The settings whose speed is compared, by their flags; dropout masks as data would be drawn beside the steps."""
+
+
+def kinds(setup: str) -> dict[tuple[str, str], dict[str, object]]:
+    """The options of each training of a set-up, by attention and recurrent layer."""
+    recurrent = {(name, rnn): {**chosen, "--rnn": rnn} for name, chosen in ATTENTION.items() for rnn in RNNS}
+    return {**recurrent, ("Transformer", "none"): TRANSFORMERS[setup]}
 
 
 def translate(*arguments: object) -> str:
@@ -63,13 +86,12 @@ def main() -> None:
     print("| set-up | attention | RNN | loss | seen: k=2 | held out: k=2 | " + " | ".join(SENTENCES) + " |")
     print("|---|---|---|---|---|---|" + "---|" * len(SENTENCES))
     for setup, options in SETUPS.items():
-        for attention, chosen in ATTENTION.items():
-            for rnn in RNNS:
-                model = arguments.folder / f"{setup}-{attention}-{rnn}.safetensors"
-                given = {**options, **chosen, "--rnn": rnn, "--corpus": arguments.file, "--backend": arguments.backend}
-                if not model.exists():
-                    translate("train", *(word for pair in given.items() for word in pair), "-o", model)
-                print(row(setup, attention, rnn, model, arguments.folder / "scores.json"), flush=True)
+        for (attention, rnn), chosen in kinds(setup).items():
+            model = arguments.folder / f"{setup}-{attention}-{rnn}.safetensors"
+            given = {**options, **chosen, "--corpus": arguments.file, "--backend": arguments.backend}
+            if not model.exists():
+                translate("train", *(word for pair in given.items() for word in pair), "-o", model)
+            print(row(setup, attention, rnn, model, arguments.folder / "scores.json"), flush=True)
 
 
 def speeds(file: Path, backend: str) -> None:
@@ -77,14 +99,13 @@ def speeds(file: Path, backend: str) -> None:
     pairs = corpus.read_corpus(file).pairs
     print("| set-up | attention | RNN | beside the first |\n|---|---|---|---|")
     for setup, options in SETUPS.items():
-        sizes = {"embed_size": options["--embed"], "hidden_size": options["--hidden"]}
         training: dict[tuple[str, str], Any] = {}
-        for attention, chosen in ATTENTION.items():
-            for rnn in RNNS:
-                kind = {name.lstrip("-"): value for name, value in chosen.items()}
-                settings = Settings("pairs", train=4096, batch_size=options["--batch-size"], cell=rnn, **sizes, **kind)
-                data = read_data(settings, pairs)
-                training[attention, rnn] = start_worker(new_model(settings, data, backend), backend).train(data)
+        for kind, chosen in kinds(setup).items():
+            given = {**options, **chosen}
+            named = {SETTINGS[flag]: given[flag] for flag in given.keys() & SETTINGS.keys()}
+            settings = Settings("pairs", train=4096, **named)
+            data = read_data(settings, pairs)
+            training[kind] = start_worker(new_model(settings, data, backend), backend).train(data)
         seconds: dict[tuple[str, str], list[float]] = {name: [] for name in training}
         for number in range(1 + ROUNDS * STEPS):
             for name, steps in training.items():

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -31,7 +32,7 @@ from parity_tests.reports.trainings import epoch_line, score_line
 from parity_tests.translation import bleu
 from parity_tests.translation import corpus as corpora
 from parity_tests.translation.corpus import CorpusError
-from parity_tests.translation.model import Data, Model, Settings, new_model, read_data
+from parity_tests.translation.model import SETTINGS_OF, Data, Model, Settings, new_model, read_data
 from parity_tests.translation.preparation import (
     DATE_SETTINGS,
     RESUMABLE,
@@ -98,17 +99,21 @@ training_options = options.combined(
     setting("--shuffle/--in-order", "Draw the pairs at random from the corpus, or use the first ones."),
     setting("--max-tokens", "Maximum length of a sentence in tokens, including the end token."),
     setting("--min-frequency", "Minimum number of occurrences of a token in the vocabulary."),
-    setting("--embed", "Embedding size.", name="embed_size"),
-    setting("--hidden", "Hidden size of the recurrent layers.", name="hidden_size"),
-    setting("--layers", "Number of recurrent layers in encoder and decoder.", name="num_layers"),
+    setting("--model", "Recurrent layers with attention, or a Transformer."),
+    setting("--embed", "Embedding size; in a Transformer, the features of every layer.", name="embed_size"),
+    setting("--hidden", "Hidden size of the recurrent layers, or of feed-forward networks.", name="hidden_size"),
+    setting("--layers", "Number of layers in encoder and decoder.", name="num_layers"),
     setting("--rnn", "The recurrent layer.", name="cell"),
     setting("--decoder", "Bahdanau's decoder, Luong's, or one without attention."),
     setting("--score", "Score function (default: that of the decoder).", click.Choice(SCORE_NAMES)),
     setting("--bidirectional/--one-direction", "Whether the encoder is bidirectional."),
+    setting("--heads", "Number of heads of a Transformer.", name="num_heads"),
+    setting("--norm", "Whether a Transformer normalizes behind its sublayers, or before them."),
     setting("--dropout", "Dropout rate."),
     setting("--framework-dropout/--dropout-as-data", "Draw the dropout masks by the framework, or from the seed."),
     setting("--optimizer", "The optimiser."),
-    setting("--learning-rate", "The learning rate."),
+    setting("--learning-rate", "The learning rate; with --warmup, the largest one."),
+    setting("--warmup", "Let the learning rate rise for N steps, and fall with the root of the steps from then on."),
     setting("--max-norm", "Clip gradients to this global norm; 0 disables clipping.", click.FloatRange(0.0)),
     setting("--batch-size", "Batch size."),
     setting("--by-length/--by-chance", "Batch sentences of similar length."),
@@ -179,7 +184,16 @@ def chosen_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         chosen["max_norm"] = None
     if chosen.get("decoder") == "fixed" and "score" in chosen:
         raise click.UsageError("--decoder fixed has no attention: omit --score")
+    model = chosen.get("model", Settings.model)
+    for name in chain.from_iterable(names for other, names in SETTINGS_OF.items() if other != model):
+        if name in chosen:
+            raise click.UsageError(f"--model {model} has no {flags_of({name})}: omit it")
     return chosen
+
+
+def flags_of(names: Collection[str]) -> str:
+    """The flags of settings, as they are passed."""
+    return ", ".join(option.opts[0] for option in train.params if option.name in names)
 
 
 # ------------------------------------------------------------------------------------------------ train
@@ -275,8 +289,7 @@ def resumed(file: Path, given: Mapping[str, Any]) -> Model:
     model = Model.load(file)
     changes = {name: value for name, value in given.items() if value is not None}
     if fixed := set(changes) - set(RESUMABLE):
-        flags = ", ".join(option.opts[0] for option in train.params if option.name in fixed)
-        raise click.UsageError(f"--resume continues with the settings of {file}: omit {flags}")
+        raise click.UsageError(f"--resume continues with the settings of {file}: omit {flags_of(fixed)}")
     model.settings = replace(model.settings, **changes)
     return model
 

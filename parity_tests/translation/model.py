@@ -1,8 +1,8 @@
-"""Translation models: settings, data, and a Translator in training with its file.
+"""Translation models: settings, data, and a translator in training with its file.
 
 A training is determined by data: the settings, the corpus, initial parameters drawn from the seed, the order of the
-batches of each epoch, and, unless the framework draws them, the dropout masks. A backend provides its Translator and
-its Trainer.
+batches of each epoch, and, unless the framework draws them, the dropout masks. A backend provides the translators and
+a Trainer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from attention_core import draws
 from attention_core.errors import AttentionError, check_options
 from attention_core.operators import SPECIFICATION_VERSION
 from attention_core.operators.training import Batch
-from attention_core.operators.translation import TRANSLATOR
+from attention_core.operators.translation import TRANSLATORS
+from attention_core.specification import Layer
 from backends.archives import ArchiveError
 from backends.schema import Range, SchemaError, shown, typed
 from parity_tests.translation import corpus
@@ -35,6 +36,10 @@ MOST_PAIRS, MOST_TOKENS = 10**8, 2**20
 
 Arrays = dict[str, np.ndarray]
 
+LAYER_OF = {"recurrent": "Translator", "transformer": "TransformerTranslator"}
+SETTINGS_OF = {"recurrent": ("cell", "decoder", "bidirectional"), "transformer": ("num_heads", "norm")}
+"""The settings that one model has alone."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -43,8 +48,8 @@ class Settings:
     corpus is DATES, or the name of a file, and digest the SHA-256 of its pairs; train, validation and test are numbers
     of pairs, drawn from the whole corpus if shuffle, and from its beginning otherwise. split selects the tokenisation.
     A sentence has at most max_tokens, including eos; a token of the vocabulary occurs at least min_frequency times.
-    Model options have the names of Translator's arguments. Dropout masks are data, unless framework_dropout lets the
-    framework draw them. by_length batches sentences of similar length.
+    Model options have the names of the layer's arguments; the features of a Transformer are embed_size. Dropout masks
+    are data, unless framework_dropout lets the framework draw them. by_length batches sentences of similar length.
     """
 
     corpus: str = DATES
@@ -56,6 +61,7 @@ class Settings:
     shuffle: bool = False
     max_tokens: Annotated[int, Range(2, 1024)] = 10
     min_frequency: Annotated[int, Range(1, MOST_PAIRS)] = 1
+    model: Literal["recurrent", "transformer"] = "recurrent"
     embed_size: Annotated[int, Range(1, 2**14)] = 256
     hidden_size: Annotated[int, Range(1, 2**14)] = 256
     num_layers: Annotated[int, Range(1, 64)] = 2
@@ -63,10 +69,13 @@ class Settings:
     decoder: Literal["bahdanau", "luong", "fixed"] = "bahdanau"
     score: str | None = None
     bidirectional: bool = False
+    num_heads: Annotated[int, Range(1, 2**10)] = 4
+    norm: Literal["post", "pre"] = "post"
     dropout: Annotated[float, Range(0.0, 0.999)] = 0.0
     framework_dropout: bool = False
     optimizer: Literal["adam", "sgd"] = "adam"
     learning_rate: Annotated[float, Range(1e-12, 1e3)] = 0.005
+    warmup: Annotated[int, Range(1, 10**6)] | None = None
     max_norm: Annotated[float, Range(1e-12, 1e12)] | None = 1.0
     batch_size: Annotated[int, Range(1, 2**16)] = 128
     by_length: bool = False
@@ -81,6 +90,10 @@ class Settings:
                 f"batch_size={self.batch_size} sentences of max_tokens={self.max_tokens} exceed the limit of "
                 f"{MOST_TOKENS:,} tokens per batch"
             )
+        for model, names in SETTINGS_OF.items():
+            ignored = [name for name in names if getattr(self, name) != getattr(type(self), name)]
+            if ignored and self.model != model:
+                raise ValueError(f"{ignored[0]}={getattr(self, ignored[0])!r} requires model={model!r}")
 
     def tokens(self, sentence: str) -> list[str]:
         """The tokens of a sentence."""
@@ -91,12 +104,21 @@ class Settings:
         """The separator of tokens in a sentence."""
         return "" if self.split == "characters" else " "
 
-    def model(self, source: Vocabulary, target: Vocabulary) -> dict[str, Any]:
-        """The arguments of the Translator."""
-        names = ("embed_size", "hidden_size", "num_layers", "cell", "decoder", "score", "bidirectional", "dropout")
-        sizes = {"source_vocab_size": len(source), "target_vocab_size": len(target)}
-        located = {"num_positions": self.max_tokens} if self.score == "location" else {}
-        return {**sizes, **located, **{name: getattr(self, name) for name in names}}
+    @property
+    def layer(self) -> Layer:
+        """The layer that is trained."""
+        return TRANSLATORS[LAYER_OF[self.model]]
+
+    def arguments(self, source: Vocabulary, target: Vocabulary) -> dict[str, Any]:
+        """The arguments of the layer."""
+        names = ("hidden_size", "num_layers", "dropout", *SETTINGS_OF[self.model])
+        given = {"source_vocab_size": len(source), "target_vocab_size": len(target)}
+        given["features" if self.model == "transformer" else "embed_size"] = self.embed_size
+        if self.score == "location":
+            given["num_positions"] = self.max_tokens
+        if self.score is not None:
+            names = (*names, "score")
+        return {**given, **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True)
@@ -185,7 +207,7 @@ def digest_of(pairs: Sequence[corpus.Pair]) -> str:
 
 @dataclass
 class Model:
-    """A Translator in training: its settings, progress, and the state required to resume.
+    """A translator in training: its settings, progress, and the state required to resume.
 
     parameters are those of the epoch with the lowest validation loss, last those after the most recent epoch, and state
     is the optimiser's; losses and norms have an entry for each step, history an entry for each epoch.
@@ -254,7 +276,8 @@ class Model:
             for name, array in arrays.items():
                 group, _, member = name.partition("/")
                 (groups.get(group, steps) if member else steps)[member or group] = array
-            shapes = TRANSLATOR.shapes(check_options(TRANSLATOR, **settings.model(source, target)))
+            layer = settings.layer
+            shapes = layer.shapes(check_options(layer, **settings.arguments(source, target)))
             for group in ("parameter", "last"):
                 if {name: (array.shape, array.dtype.name) for name, array in groups[group].items()} != {
                     name: (shape, settings.dtype) for name, shape in shapes.items()
@@ -295,13 +318,17 @@ def _vocabulary(path: str, tokens: tuple[str, ...]) -> Vocabulary:
 def new_model(settings: Settings, data: Data, backend: str) -> Model:
     """Make a model before its first epoch, with parameters drawn from the seed, the same in every framework.
 
-    Every entry is uniform in ±1/√n, n being the number of summands that the specification names.
-    Raises: OptionError if the settings are invalid for a Translator.
+    Every entry is uniform in ±1/√n, n being the number of summands that the specification names, or the constant that
+    it names.
+    Raises: OptionError if the settings are invalid for the layer.
     """
-    sizes = TRANSLATOR.sizes(settings.model(data.source, data.target))
-    fans = TRANSLATOR.fans(sizes)
+    layer = settings.layer
+    sizes = layer.sizes(settings.arguments(data.source, data.target))
+    fans, constants = layer.fans(sizes), layer.constants(sizes)
     parameters = {
-        name: draws.uniform(f"translation/{name}", shape, fans[name] ** -0.5, settings.seed).astype(settings.dtype)
-        for name, shape in TRANSLATOR.shapes(sizes).items()
+        name: np.full(shape, constants[name], settings.dtype)
+        if name in constants
+        else draws.uniform(f"translation/{name}", shape, fans[name] ** -0.5, settings.seed).astype(settings.dtype)
+        for name, shape in layer.shapes(sizes).items()
     }
     return Model(settings, data.source, data.target, backend, parameters, dict(parameters))

@@ -11,7 +11,7 @@ import backends
 from backends.archives import ArchiveError
 from backends.schema import typed
 from parity_tests.translation.corpus import CorpusError, Pair, dates, read_corpus
-from parity_tests.translation.model import DATES, Data, Model, Settings, digest_of, read_data
+from parity_tests.translation.model import DATES, SETTINGS_OF, Data, Model, Settings, digest_of, read_data
 
 DATE_SETTINGS: dict[str, Any] = {
     "split": "characters",
@@ -56,7 +56,9 @@ def new_settings(
     Raises: SchemaError with the name of the setting, CorpusError.
     """
     name, pairs = pairs_of(corpus, chosen, read)
-    defaults = DATE_SETTINGS if name == DATES else {}
+    model = chosen.get("model", Settings.model)
+    others = {setting for other, names in SETTINGS_OF.items() if other != model for setting in names}
+    defaults = {setting: value for setting, value in DATE_SETTINGS.items() if name == DATES and setting not in others}
     return typed(Settings, {**defaults, **chosen, "corpus": name, "digest": digest_of(pairs)}), pairs
 
 

@@ -41,15 +41,17 @@ class Worker:
         self.package = backends.load(backend)
         self.runtime = importlib.import_module(f"{self.package.__name__}.runtime")
         self.runtime.configure()
-        config = model.settings.model(model.source, model.target)
-        self.translator = self.runtime.build(self.package.Translator, config, model.settings.dtype, device)
+        settings = model.settings
+        config, layer = settings.arguments(model.source, model.target), getattr(self.package, settings.layer.name)
+        self.translator = self.runtime.build(layer, config, settings.dtype, device)
         self.package.set_parameters(self.translator, model.parameters)
-        self.made = (backend, model.settings.dtype, config)
+        self.made = (backend, settings.dtype, settings.model, config)
 
     def replace_model(self, model: Model, backend: str) -> bool:
         """Load another model to translate with; return False if it needs another backend or other layers."""
         settings = model.settings
-        if self.made != (backend, settings.dtype, settings.model(model.source, model.target)):
+        config = settings.arguments(model.source, model.target)
+        if self.made != (backend, settings.dtype, settings.model, config):
             return False
         self.model = model
         self.package.set_parameters(self.translator, model.parameters)
@@ -59,7 +61,7 @@ class Worker:
     def trainer(self) -> Any:
         """The backend's Trainer of the model; not needed for translation."""
         settings = self.model.settings
-        optimizer = getattr(self.package, settings.optimizer)(settings.learning_rate)
+        optimizer = getattr(self.package, settings.optimizer)(settings.learning_rate, warmup=settings.warmup)
         return self.package.Trainer(self.translator, optimizer, max_norm=settings.max_norm)
 
     def train(self, data: Data) -> Iterator[Step]:

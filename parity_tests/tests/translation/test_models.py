@@ -19,6 +19,7 @@ from parity_tests.tests.translation.translators import EPOCH, PAIRS, differences
 from parity_tests.translation import bleu, corpus
 from parity_tests.translation.comparison import CLOSE, compare
 from parity_tests.translation.model import Model, Settings, new_model, read_data
+from parity_tests.translation.preparation import new_settings
 
 
 def test_data_is_split_by_sentence_and_numbered():
@@ -138,6 +139,23 @@ def test_first_parameters_follow_from_the_seed_alone():
     assert not np.array_equal(one["decoder.dense.W"], third["decoder.dense.W"])
     with pytest.raises(OptionError, match="decoder='fixed' has no attention"):
         new_model(small(decoder="fixed", score="dot"), data, "jax")
+
+
+def test_a_transformer_begins_with_gains_of_one_and_has_no_settings_of_recurrent_layers():
+    data = read_data(small(), PAIRS)
+    settings, _ = new_settings(None, {"model": "transformer"})
+    assert not settings.bidirectional, "which is the default for dates"
+    model = new_model(small(model="transformer", num_heads=2), data, "jax")
+    gains, biases = (
+        [array for name, array in model.parameters.items() if name.endswith(end)] for end in (".g", "_1.b")
+    )
+    assert gains and all((array == 1).all() for array in gains) and not np.concatenate(biases).any()
+    for wrong, words in (
+        ({"cell": "lstm", "model": "transformer"}, "cell='lstm' requires model='recurrent'"),
+        ({"norm": "pre"}, "norm='pre' requires model='transformer'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            small(**wrong)
 
 
 def test_scores_come_together():

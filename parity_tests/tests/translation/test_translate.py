@@ -82,6 +82,12 @@ def test_every_setting_is_an_option_of_the_command_and_has_its_default():
         ),
         (["train", "--backend", "torch", *FLAGS, "-o", "no/folder/model"], "there is no folder"),
         (["train", "--backend", "torch", "--score", "dot", "--bidirectional"], "score='dot' compares them one by one"),
+        (
+            ["train", "--backend", "torch", "--model", "transformer", "--rnn", "gru"],
+            "transformer has no --rnn",
+        ),
+        (["train", "--backend", "torch", "--norm", "post"], "--model recurrent has no --norm: omit it"),
+        (["train", "--backend", "torch", "--model", "transformer", "--heads", "7"], "a multiple of num_heads"),
         (["train", "--resume", "model.safetensors", "--hidden", "7"], "omit --hidden"),
         (["train", "--resume", "model.safetensors", "--corpus", "pairs.txt"], "was trained on other pairs"),
         (["run", "model.safetensors"], "nothing to translate"),

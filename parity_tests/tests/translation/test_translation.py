@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,9 @@ from parity_tests.tests.translation.translators import FLAGS, PAIRS, differences
 from parity_tests.translation import corpus
 from parity_tests.translation.model import Model, Settings, new_model, read_data
 from parity_tests.translation.trainer import Diverged, Worker
+
+TRANSFORMER = {"model": "transformer", "num_heads": 2, "norm": "pre", "warmup": 4}
+MODELS = pytest.mark.parametrize("form", [{}, TRANSFORMER], ids=["recurrent", "transformer"])
 
 COMMAND = """
 import signal
@@ -42,9 +46,12 @@ def trained(backend: str, settings: Settings) -> Model:
     return model
 
 
+@MODELS
 @pytest.mark.parametrize("drawn", [False, True], ids=["dropout as data", "framework dropout"])
-def test_resuming_from_a_file_is_the_same_training_to_the_bit(backend: SimpleNamespace, drawn: bool, tmp_path: Path):
-    settings = small(framework_dropout=drawn, epochs=2, validation=2)
+def test_resuming_from_a_file_is_the_same_training_to_the_bit(
+    backend: SimpleNamespace, drawn: bool, form: dict[str, Any], tmp_path: Path
+):
+    settings = small(framework_dropout=drawn, epochs=2, validation=2, **form)
     data = read_data(settings, PAIRS)
     whole = new_model(settings, data, backend.name)
     worker = Worker(whole, backend.name)  # one for both epochs
@@ -57,12 +64,12 @@ def test_resuming_from_a_file_is_the_same_training_to_the_bit(backend: SimpleNam
     assert whole.losses[-1] < whole.losses[0] and len(whole.losses) == 6
 
 
-@pytest.mark.parametrize("score", [None, "location"])
+@pytest.mark.parametrize("form", [{}, {"score": "location"}, TRANSFORMER], ids=["default", "location", "transformer"])
 def test_another_amount_of_padding_is_the_same_training(
-    backend: SimpleNamespace, score: str | None, monkeypatch: pytest.MonkeyPatch
+    backend: SimpleNamespace, form: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     """With and without the columns that no sentence of a batch reaches."""
-    settings = small(dtype="float64", batch_size=4, epochs=1, train=8, max_tokens=24, score=score)
+    settings = small(dtype="float64", batch_size=4, epochs=1, train=8, max_tokens=24, **form)
     less = trained(backend.name, settings)
     widths, trimmed = set(), corpus.trimmed
     monkeypatch.setattr(corpus, "trimmed", lambda batch, most: widths.add(trimmed(batch, most).source.shape) or batch)
@@ -132,12 +139,13 @@ def test_a_loss_that_is_not_finite_is_refused(backend: SimpleNamespace):
         trained(backend.name, small(optimizer="sgd", learning_rate=3e38, max_norm=None, epochs=50))
 
 
-def test_a_model_translates_as_the_reference_does(backend: SimpleNamespace):
+@MODELS
+def test_a_model_translates_as_the_reference_does(backend: SimpleNamespace, form: dict[str, Any]):
     """Greedily and by beam search: the tokens of all backends are those of the reference, so they are the same."""
-    settings = small(dtype="float64", epochs=2)
+    settings = small(dtype="float64", epochs=2, **form)
     model = trained(backend.name, settings)
     sources = read_data(settings, PAIRS).validation.sources
-    layer = reference.Translator(**settings.model(model.source, model.target))
+    layer = getattr(reference, settings.layer.name)(**settings.arguments(model.source, model.target))
     reference.set_parameters(layer, model.parameters)
     worker = Worker(model, backend.name)
     ends = {"bos": 1, "eos": 2, "max_steps": settings.max_tokens}
