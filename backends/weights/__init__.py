@@ -106,9 +106,13 @@ def to_canonical(
     if source is not None:
         return _converted(_source(source), arrays, prefix, layer, options)
     names = _candidates(arrays, prefix, layer, options)
-    every = [_converted(SOURCES[name], arrays, prefix, layer, options) for name in names]
+    several = WeightError(f"the arrays fit {' and '.join(names)}: pass source=... , one of them.")
+    try:
+        every = [_converted(SOURCES[name], arrays, prefix, layer, options) for name in names]
+    except WeightError as error:  # a layer without the options of another
+        raise error if len(names) == 1 else several from error
     if not all(_same(every[0], one) for one in every):
-        raise WeightError(f"the arrays fit {' and '.join(names)}: pass source=... , one of them.")
+        raise several
     if len(names) == 1:
         return every[0]
     note = f"{' and '.join(names[1:])} would give the same arrays."
@@ -226,6 +230,7 @@ def _candidates(
 ) -> list[str]:
     """The sources that fit all arrays, or all under the prefix."""
     every = [fit for source in _tables() for fit in fits(source, arrays, prefix, options)]
+    every.sort(key=lambda fit: len(fit.found), reverse=True)  # a layer before the layers inside it
     names = list(dict.fromkeys(fit.source.name for fit in every if fit.complete))
     names = names or [source.name for source in _tables() if _covered([fit for fit in every if fit.source is source])]
     if names:

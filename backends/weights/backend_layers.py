@@ -213,6 +213,8 @@ GATED, BRIDGED = ("W", "U", "b", "b_hn"), ("W", "b_s")
 """The variables of a recurrent layer, and of a bridge, in the order of their numbers."""
 BESIDE = {"W_q": "w_v", "W_p": "v_p", "W": "v", "rnn": "initial"}
 """The one variable that a layer has itself, by the name of a layer or variable beside it."""
+ALONE = {(1, 0): "g", (1, 1): "b", (2, 0): "P"}
+"""The variables of a layer without others, by the number of axes and their own number; w is a scalar."""
 
 
 def _from_h5(name: str, axes: Mapping[str, int]) -> str:
@@ -229,12 +231,12 @@ def _from_h5(name: str, axes: Mapping[str, int]) -> str:
     variables = GATED if f"{within}vars.{len(BRIDGED)}" in axes else BRIDGED
     if layer and number < len(variables):
         return f"{start}.{int(layer[1] or 0)}.{variables[number]}"
-    if re.fullmatch(r"W(_[a-z])?|dense|readout", last) and number < 2:
+    if re.fullmatch(r"W(_\w)?|dense|readout", last) and number < 2:
         return f"{within}{('kernel', 'bias')[number]}"
     if last == "embedding":
         return f"{within}embeddings"
     beside = {other.removeprefix(within).partition(".")[0] for other in axes if other.startswith(within)}
-    alone = "P" if axes[name] == 2 else "w"
+    alone = ALONE.get((axes[name], number), "w")
     return within + next((variable for key, variable in BESIDE.items() if key in beside), alone)
 
 
@@ -246,4 +248,4 @@ def to_h5(path: str) -> str:
         variables = BRIDGED if match["name"] in BRIDGED[1:] else GATED
         return f"{match['start']}.weights{number}.vars.{variables.index(match['name'])}".replace(".", "/")
     owner, _, name = path.rpartition(".")
-    return f"{owner + '.' if owner else ''}vars.{int(name == 'bias')}".replace(".", "/")
+    return f"{owner + '.' if owner else ''}vars.{int(name in ('bias', 'b'))}".replace(".", "/")

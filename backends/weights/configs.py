@@ -16,6 +16,9 @@ class UnseenError(WeightError):
     """The arrays fit, but do not determine one of the constructor arguments."""
 
 
+UNSEEN = ("norm", "activation", "epsilon")
+"""The options that change the function of a layer with the same arrays: a default would be a guess."""
+
 Shapes = Mapping[str, tuple[int, ...]]
 Options = Mapping[str, Any]
 
@@ -38,10 +41,15 @@ def config_of(layer: Layer, shapes: Shapes, options: Options) -> dict[str, Any]:
                 f"{layer.name}: {name} is {by_shapes[name]!r} by the shapes of the arrays, but {value!r} was passed."
             )
     config = {**by_shapes, **options}
-    needed = [option.name for option in layer.options if option.default is None and option.name not in config]
+    needed = [
+        option.name
+        for option in layer.options
+        if option.name not in config and (option.default is None or option.name in UNSEEN)
+    ]
     if needed:
+        passed = ", ".join(f"{name}=..." for name in needed)
         raise UnseenError(
-            f"{layer.name}: {needed[0]} cannot be inferred from the shapes of the arrays: pass {needed[0]}=... ."
+            f"{layer.name}: {', '.join(needed)} cannot be inferred from the shapes of the arrays: pass {passed} ."
         )
     return config
 
@@ -164,6 +172,37 @@ def _heads(shapes: Shapes, options: Options) -> dict[str, Any]:
     heads = options.get("num_heads")
     size = config["hidden_size"] // heads if heads else scored.get("W", (0,))[-1]
     return config | _score("MultiHeadAttention", scored, size, size, options)
+
+
+# ------------------------------------------------------------------------------------------------ Transformer
+
+
+def _feed_forward(shapes: Shapes, options: Options) -> dict[str, Any]:
+    return {
+        "features": _size(shapes, "W_1", 2, 1),
+        "hidden_size": _size(shapes, "W_1", 2, 0),
+        "gated": "W_3" in shapes,
+        "bias": "b_1" in shapes,
+    }
+
+
+def _transformer_layer(shapes: Shapes, options: Options) -> dict[str, Any]:
+    config = _feed_forward(inner(shapes, "feed_forward"), {})
+    attention = inner(shapes, "self_attention")
+    config["score"] = _heads(attention, options)["score"]
+    if config["bias"]:
+        config["rms"] = "norm_1.b" not in shapes
+    elif "rms" not in options:  # then LayerNorm and RMSNorm have the same arrays
+        raise _unseen("a Transformer layer without biases", "rms", "false, true")
+    queries, keys = (_size(attention, name, 2, 0) for name in ("W_q", "W_k"))
+    if keys != queries and "num_heads" in options:
+        config["num_key_heads"] = options["num_heads"] * keys // queries
+    return config
+
+
+def _transformer_decoder_layer(shapes: Shapes, options: Options) -> dict[str, Any]:
+    memory = _size(inner(shapes, "cross_attention"), "W_k", 2, 1)
+    return {**_transformer_layer(shapes, options), "memory_size": memory}
 
 
 # ------------------------------------------------------------------------------------------------ recurrent
@@ -294,6 +333,10 @@ CONFIGS: dict[str, Callable[[Shapes, Options], dict[str, Any]]] = {
     "HardAttention": _hard,
     "NadarayaWatson": lambda shapes, options: {"learned": "kernel.w" in shapes},
     "MultiHeadAttention": _heads,
+    "LayerNorm": lambda shapes, options: {"features": _size(shapes, "g", 1, 0), "bias": "b" in shapes},
+    "FeedForward": _feed_forward,
+    "TransformerEncoderLayer": _transformer_layer,
+    "TransformerDecoderLayer": _transformer_decoder_layer,
     "GRU": _recurrent,
     "LSTM": _recurrent,
     "GRUEncoder": _encoder,

@@ -92,6 +92,7 @@ READS_PADDING = (
 REPEATS = (
     "Under a mask its padded steps repeat the last output, unless zero_output_for_mask=True; the specification's are 0."
 )
+COMPUTES_PADDING = "Its padded steps have outputs like any other step; the specification's are 0."
 GOES_ON = "seq_lengths affects only its state: its outputs continue in padded steps; the specification's are 0."
 UNIFORM = (
     "It fills hidden scores with a finite number: a query that may attend to nothing attends to every key alike, also "
@@ -164,15 +165,15 @@ class Source:
         return any("{layer}" in row.name for row in self.rows)
 
 
-def inside(part: str, *tables: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows of a layer inside another one, under the name of the part in both.
+def inside(part: str, *tables: Sequence[Row], canonical: str = "") -> tuple[Row, ...]:
+    """The rows of a layer inside another one, under the name of the part in both, or its canonical name if given.
 
     Several tables are the spellings of one: their rows differ in their names alone, of which the first is taken.
     """
     made = []
     for rows in zip(*tables, strict=True):
         names = " | ".join(f"{part}.{row.spellings[0]}" for row in rows)
-        holds = tuple(re.sub(r"^([+*]?)", rf"\1{part}.", hold) for hold in rows[0].holds)
+        holds = tuple(re.sub(r"^([+*]?)", rf"\1{canonical or part}.", hold) for hold in rows[0].holds)
         made.append(replace(rows[0], name=names, holds=holds))
     return tuple(made)
 

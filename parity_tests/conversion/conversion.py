@@ -258,11 +258,10 @@ def _written(move: Move, target: str, output: Path, prefix: str) -> tuple[Arrays
     numbered = output.name.endswith(".h5") and (target.startswith("keras.") or target == "attention_parity.tf")
     spelling = 1 if numbered else 0
     config = move.converted.config
-    unseen = {name: config[name] for name in ("num_heads",) if name in config}
     arrays, beside = move.converted.arrays, move.converted.beside
 
     def convert(arrays: Arrays) -> Arrays:
-        return weights.from_canonical(move.layer.name, arrays, target, prefix=prefix, spelling=spelling, **unseen)
+        return weights.from_canonical(move.layer.name, arrays, target, prefix=prefix, spelling=spelling, **config)
 
     try:
         return convert({**arrays, **beside}), spelling

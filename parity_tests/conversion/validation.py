@@ -17,7 +17,6 @@ import numpy as np
 
 from attention_core import draws, reference
 from attention_core.differentiation import gradients as complex_step
-from attention_core.operators import FILE_OF
 from attention_core.specification import Layer
 from backends.archives import pack_arrays, unpack_arrays
 from parity_tests.cases.call import bind
@@ -72,7 +71,7 @@ def validation_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays
     whole = made(name="converted", shows="Full-length sequences.", inputs=inputs)
     if not any(tensor.name == "valid_lens" for tensor in call.inputs):
         return [whole]
-    lens = np.array([sizes["steps" if FILE_OF[layer.name] in ("recurrent", "encoders") else "keys"], 2], np.int32)
+    lens = np.array([sizes["keys" if any("keys" in tensor.axes for tensor in call.inputs) else "steps"], 2], np.int32)
     return [whole, made(name="converted_ragged", shows="Ragged sequences.", inputs={**inputs, "valid_lens": lens})]
 
 

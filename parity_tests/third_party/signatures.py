@@ -74,8 +74,25 @@ class Recurrent:
         return 2 if self.bidirectional else 1
 
 
+@dataclass(frozen=True)
+class Transformer:
+    """The arguments of a layer of the Transformer; that of an encoder has no encoder_outputs."""
+
+    parameters: dict[str, Any]
+    inputs: Any
+    encoder_outputs: Any = None
+    valid_lens: Any = None
+    num_heads: int = 1
+    hidden_size: int = 0
+    norm: str = "post"
+    activation: str = "relu"
+    bias: bool = True
+    epsilon: float = 1e-5
+    causal: bool = False
+
+
 def takes(kind: type[Call], *names: str) -> Callable[[Callable[[Call], Outputs]], Callable[..., Outputs]]:
-    """Decorate a function of one `Attention` or `Recurrent` to take those of its fields, and the required ones."""
+    """Decorate a function of one call, such as an `Attention`, to take those of its fields, and the required ones."""
     empty = {MISSING: Parameter.empty}
     signature = Signature(
         [

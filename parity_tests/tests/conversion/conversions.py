@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from attention_core.draws import uniform
 from attention_core.operators import find
+from backends.weights.configs import layer_named
 from parity_tests.cases.expected import programs_folder
 from parity_tests.cli.main import main
 from parity_tests.conversion.conversion import is_numbered
@@ -32,6 +33,11 @@ def drawn(layer: str, config: dict[str, Any], absent: str = "-") -> dict[str, np
 
 def swapped(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: array[[1, 0, 2]] if name.endswith((".W", ".U", ".b")) else array for name, array in arrays.items()}
+
+
+def takes_lengths(layer: str) -> bool:
+    """Whether the layer may be called with the lengths of its sequences."""
+    return any(tensor.name == "valid_lens" for tensor in layer_named(layer).method("call").inputs)
 
 
 def job(name: str) -> Job:

@@ -19,7 +19,17 @@ from parity_tests.conversion import conversion
 from parity_tests.conversion.conversion import Move
 from parity_tests.conversion.validation import validate
 from parity_tests.judge.run import Run
-from parity_tests.tests.conversion.conversions import HEADS, SQUARE, drawn, failures, invoke, job, of, validated
+from parity_tests.tests.conversion.conversions import (
+    HEADS,
+    SQUARE,
+    drawn,
+    failures,
+    invoke,
+    job,
+    of,
+    takes_lengths,
+    validated,
+)
 from parity_tests.tests.places import ROOT
 from parity_tests.third_party import layers
 from parity_tests.workers.process import Progress, Server
@@ -27,11 +37,28 @@ from parity_tests.workers.process import Progress, Server
 STACK = {"input_size": 8, "hidden_size": 5, "num_layers": 2, "bidirectional": True}
 BOTH = {"input_size": 8, "hidden_size": 5, "bidirectional": True}
 SIZED = {"query_size": 6, "key_size": 7, "hidden_size": 8}
+TRANSFORMER = {
+    "features": 12,
+    "num_heads": 3,
+    "hidden_size": 7,
+    "norm": "pre",
+    "activation": "gelu",
+    "epsilon": 1e-3,
+}
+NORM = {"features": 12, "epsilon": 2.0**-10}
 DECODER = {"vocab_size": 9, "embed_size": 4, "hidden_size": 6, "num_layers": 2}
 LAYER_OF: dict[str, tuple[str, dict[str, Any]]] = {
     "torch.nn.GRU": ("GRU", STACK),
     "torch.nn.LSTM": ("LSTM", STACK),
     "torch.nn.MultiheadAttention": ("MultiHeadAttention", {**HEADS, "key_size": 10, "value_size": 11}),
+    "torch.nn.TransformerEncoderLayer": ("TransformerEncoderLayer", {**TRANSFORMER, "causal": True}),
+    "torch.nn.TransformerDecoderLayer": ("TransformerDecoderLayer", TRANSFORMER),
+    "torch.nn.LayerNorm": ("LayerNorm", NORM),
+    "torch.nn.RMSNorm": ("RMSNorm", NORM),
+    "keras.LayerNormalization": ("LayerNorm", NORM),
+    "flax.nnx.LayerNorm": ("LayerNorm", NORM),
+    "flax.nnx.RMSNorm": ("RMSNorm", NORM),
+    "gluon.nn.LayerNorm": ("LayerNorm", NORM),
     "keras.GRU": ("GRU", BOTH),
     "keras.LSTM": ("LSTM", BOTH),
     "keras.MultiHeadAttention": ("MultiHeadAttention", {**HEADS, "key_size": 10, "value_size": 11}),
@@ -67,10 +94,16 @@ BESIDE = {"opennmt.GlobalAttention": {"W_c": uniform("W_c", (6, 13))}}
 WHOLE = {
     name
     for name in LAYER_OF
-    if name.startswith(("gluon.", "textbook.Encoder in")) or (name.startswith("flax.") and name.endswith("Cell"))
+    if name.startswith(("gluon.rnn", "textbook.Encoder in")) or (name.startswith("flax.") and name.endswith("Cell"))
 }
 """The sources that take no lengths, or not as the specification means them."""
-OTHER_SPELLINGS = ("keras.GRU", "keras.MultiHeadAttention", "gluon.rnn.GRU", "attention_parity.tf")
+OTHER_SPELLINGS = (
+    "keras.GRU",
+    "keras.MultiHeadAttention",
+    "keras.LayerNormalization",
+    "gluon.rnn.GRU",
+    "attention_parity.tf",
+)
 """The sources whose second spelling is run, too: the numbers of a .weights.h5 file, the names of collect_params."""
 
 
@@ -125,12 +158,11 @@ def layer_of(source: str) -> tuple[str, dict[str, Any], Arrays]:
 def validates_itself(source: str, server: Server, prefix: str = "", spelling: int = 0) -> None:
     """Raises: AssertionError if any cell is red, or not judged."""
     layer, config, canonical = layer_of(source)
-    unseen = {name: config[name] for name in ("num_heads",) if name in config}
     name = source.removesuffix(layers.IN_GLUON)
     whole = {**canonical, **BESIDE.get(source, {})}
-    raw = weights.from_canonical(layer, whole, name, prefix=prefix, spelling=spelling, **unseen)
+    raw = weights.from_canonical(layer, whole, name, prefix=prefix, spelling=spelling, **config)
     assert layers.entry_of(name, raw) == source
-    converted = weights.to_canonical(raw, name, layer=layer, **unseen)
+    converted = weights.to_canonical(raw, name, layer=layer, **config)
     raw = {name.removeprefix(prefix): array for name, array in raw.items()}
     check_green(source, layer, validated(source, raw, layer, converted.config, converted.arrays, server))
 
@@ -154,8 +186,7 @@ def is_a_goal(source: str, server: Server, folder: Path, monkeypatch: pytest.Mon
     check_green(source, layer, runs[0])
     if source in BESIDE:
         return
-    unseen = {name: config[name] for name in ("num_heads",) if name in config}
-    back = weights.to_canonical(weights.read_arrays(folder / "goal.safetensors"), source, layer=layer, **unseen)
+    back = weights.to_canonical(weights.read_arrays(folder / "goal.safetensors"), source, layer=layer, **config)
     assert all(np.array_equal(back.arrays[name], array) for name, array in canonical.items()), source
 
 
@@ -163,7 +194,8 @@ def check_green(source: str, layer: str, run: Run) -> None:
     """Raises: AssertionError if any cell is red, or not judged."""
     assert not run.red, f"{source}\n{failures(run)}"
     judged = {(one.case, one.dtype) for one in run.verdicts if one.status == "pass"}
-    cases = [f"{layer}-converted"] + [f"{layer}-converted_ragged"] * (source not in WHOLE)
+    ragged = takes_lengths(layer) and source not in WHOLE
+    cases = [f"{layer}-converted"] + [f"{layer}-converted_ragged"] * ragged
     dtypes = ["float32"] + ["float64"] * (not source.startswith("onnx."))
     assert judged == {(case, dtype) for case in cases for dtype in dtypes}, source
 

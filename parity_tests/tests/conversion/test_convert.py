@@ -15,7 +15,7 @@ from backends import weights
 from parity_tests.cli.main import main
 from parity_tests.conversion import conversion
 from parity_tests.tests.commands import squeezed
-from parity_tests.tests.conversion.conversions import HEADS, drawn, invoke, of, swapped
+from parity_tests.tests.conversion.conversions import HEADS, drawn, invoke, of, swapped, takes_lengths
 from parity_tests.tests.places import ROOT
 from parity_tests.third_party import layers
 
@@ -152,6 +152,23 @@ def test_the_textbooks_decoder_is_converted_out_of_a_whole_model(file, tmp_path:
         assert " ".join(line.split()) in " ".join(page.split())
 
 
+def test_a_transformer_layer_is_converted_with_the_options_that_no_array_shows(file, tmp_path: Path):
+    """As docs/porting.md has it."""
+    page = " ".join((ROOT / "docs" / "porting.md").read_text(encoding="utf-8").split())
+    options = {"num_heads": 4, "norm": "pre", "activation": "gelu", "epsilon": 1e-5}
+    layer, prefix = "TransformerEncoderLayer", "encoder.layers.0."
+    arrays = drawn(layer, {"features": 24, "hidden_size": 48, **options})
+    whole = weights.from_canonical(layer, arrays, f"torch.nn.{layer}", prefix=prefix, **options)
+    whole = {"embedding": np.ones((3, 24), np.float32)} | {n: a.astype(np.float32) for n, a in whole.items()}
+    given = (file(whole), "--prefix", prefix, "--to", "jax", "-o", tmp_path / "out.safetensors", "--validate", "no")
+    refused = squeezed(invoke(*given))
+    assert refused.partition(" In options")[0].partition("Error: ")[2] in page
+    settings = "--set num_heads=4 --set norm=pre --set activation=gelu --set epsilon=1e-5"
+    result = invoke(*given, *settings.split())
+    assert result.exit_code == 0 and settings in page, result.output
+    assert result.output.splitlines()[-2] in page
+
+
 def test_padding_and_hidden_keys_come_with_a_warning(file, tmp_path: Path):
     """Of both sides: the one that the arrays come from, and the one that they go to."""
     result = invoke(file(GRU), "--to", "keras.GRU", "-o", tmp_path / "out.safetensors", "--validate", "no")
@@ -160,8 +177,8 @@ def test_padding_and_hidden_keys_come_with_a_warning(file, tmp_path: Path):
 
 
 def test_every_layer_of_a_framework_documents_its_padding_or_hidden_keys():
-    known = {name for name, source in weights.SOURCES.items() if source.warnings}
-    assert known == {name for name, source in weights.SOURCES.items() if not source.framework}
+    for name, source in weights.SOURCES.items():
+        assert bool(source.warnings) == (not source.framework and takes_lengths(source.layer)), name
 
 
 PASTED = {

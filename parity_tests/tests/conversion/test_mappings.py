@@ -10,11 +10,21 @@ import pytest
 
 from attention_core.operators import find
 from backends import weights
-from parity_tests.conversion.validation import MOST_ENTRIES, Side, chosen_entries, validate
+from parity_tests.cases.case import FULL
+from parity_tests.cases.expected import in_memory
+from parity_tests.cases.selection import cells_of
+from parity_tests.conversion.validation import (
+    MOST_ENTRIES,
+    Side,
+    chosen_entries,
+    validate,
+    validation_cases,
+    with_parameters,
+)
 from parity_tests.tests.conversion.conversions import HEADS, SQUARE, drawn, failures, job, swapped, validated
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.process import Job, Progress, Server
-from parity_tests.workers.recordings import Batch, Recording
+from parity_tests.workers.recordings import Batch, Recording, batch_of
 
 
 def transposed(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -60,6 +70,47 @@ def test_every_wrong_mapping_of_a_framework_s_layer_is_red():
         assert not validated("torch.nn.GRU", raw, "GRU", SQUARE, right, server).red
         for wrong in WRONG:
             assert validated("torch.nn.GRU", raw, "GRU", SQUARE, wrong(right), server).red, wrong.__name__
+
+
+TRANSFORMER = {
+    "features": 12,
+    "num_heads": 3,
+    "hidden_size": 12,
+    "norm": "pre",
+    "activation": "gelu",
+    "epsilon": 1e-3,
+}
+EXCHANGED = [
+    ("norm_1", "norm_2"),
+    ("self_attention.W_q", "self_attention.W_k"),
+    ("feed_forward.W_1", "feed_forward.W_2"),
+    ("self_attention", "cross_attention"),
+    ("norm_2", "norm_3"),
+]
+"""Arrays of equal shapes; the last two pairs are those of a decoder's layer."""
+OTHER = {"num_heads": 4, "norm": "post", "activation": "gelu_tanh", "epsilon": 1e-5}
+"""Other values of the options that no array shows."""
+
+
+@pytest.mark.frameworks("torch")
+@pytest.mark.parametrize(("layer", "pairs"), [("TransformerEncoderLayer", 3), ("TransformerDecoderLayer", 5)])
+def test_every_wrong_mapping_and_option_of_a_transformer_layer_is_red(layer: str, pairs: int):
+    right, source = drawn(layer, TRANSFORMER), f"torch.nn.{layer}"
+    raw = weights.from_canonical(layer, right, source, **TRANSFORMER)
+    with Server(job(source)) as server, in_memory():
+        assert not validated(source, raw, layer, TRANSFORMER, right, server).red
+        for one, other in EXCHANGED[:pairs]:
+            names = {name: name.replace(one, "?").replace(other, one).replace("?", other) for name in right}
+            wrong = {name: right[names[name]] for name in right}
+            assert validated(source, raw, layer, TRANSFORMER, wrong, server).red, (one, other)
+        for option, value in OTHER.items():
+            cells = cells_of(validation_cases(find(layer), {**TRANSFORMER, option: value}, right), FULL)
+            batch = with_parameters(batch_of(cells), raw)
+            side = Side(server.job, raw, "torch")
+            run = validate(
+                find(layer), TRANSFORMER, right, [side], recorder=lambda *_, sent=batch: server.answers(sent)
+            )
+            assert {one.dtype for one in run.red} == {"float64", "float32"}, option
 
 
 def test_heads_that_are_interleaved_are_red(fake_job: Callable[..., Job]):

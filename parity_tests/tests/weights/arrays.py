@@ -21,6 +21,14 @@ FORMS = [
     for name, source in TABLES.items()
     for number, form in enumerate(source.forms)
 ]
+TRANSFORMER = {
+    "features": 6,
+    "num_heads": 2,
+    "hidden_size": 8,
+    "norm": "pre",
+    "activation": "gelu",
+    "epsilon": 1e-3,
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "GRU": {"input_size": 7, "hidden_size": 4},
     "LSTM": {"input_size": 7, "hidden_size": 4},
@@ -31,7 +39,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "GRUEncoder": {"vocab_size": 11, "embed_size": 5, "hidden_size": 4},
     "LSTMEncoder": {"vocab_size": 11, "embed_size": 5, "hidden_size": 4},
     "BahdanauDecoder": {"vocab_size": 11, "embed_size": 5, "hidden_size": 4, "memory_size": 3, "attention_size": 6},
+    "LayerNorm": {"features": 6, "epsilon": 1e-3},
+    "RMSNorm": {"features": 6, "epsilon": 1e-3},
+    "TransformerEncoderLayer": TRANSFORMER,
+    "TransformerDecoderLayer": TRANSFORMER,
 }
+UNSEEN = ("num_heads", "norm", "activation", "epsilon")
+"""The options that no shape shows."""
 STACKS = [{}, {"num_layers": 2}, {"bidirectional": True}, {"num_layers": 2, "bidirectional": True}]
 
 
@@ -57,7 +71,7 @@ def canonical(form: Source, **stack: Any) -> tuple[Arrays, dict[str, Any]]:
         arrays |= {
             hold[1:]: uniform(hold, (3, 8) if "weight" in row.name else (3,)) for hold in row.holds if hold[0] == "*"
         }
-    return arrays, {"num_heads": 2} if form.layer == "MultiHeadAttention" else {}
+    return arrays, {name: value for name, value in CONFIGS[form.layer].items() if name in UNSEEN}
 
 
 def same(actual: Arrays, expected: Arrays) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from backends.weights import SOURCES, WeightError, from_canonical, recognise, to_canonical
 from backends.weights.table import Source
-from parity_tests.tests.weights.arrays import FORMS, canonical, drawn, refusal, same, torch_gru
+from parity_tests.tests.weights.arrays import CONFIGS, FORMS, canonical, drawn, refusal, same, torch_gru
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,7 @@ def test_without_a_source_an_error_names_the_closest_sources():
     assert message.endswith(f"there are {', '.join(SOURCES)}.")
 
 
+ENCODER = "TransformerEncoderLayer"
 REFUSED: list[tuple[Any, str]] = [
     (lambda: to_canonical({}), "there are no arrays to convert."),
     (
@@ -118,6 +119,24 @@ REFUSED: list[tuple[Any, str]] = [
     (
         lambda: from_canonical("MultiHeadAttention", drawn("MultiHeadAttention"), "keras.MultiHeadAttention"),
         "MultiHeadAttention: num_heads cannot be inferred from the shapes of the arrays: pass num_heads=... .",
+    ),
+    (
+        lambda: from_canonical(ENCODER, drawn(ENCODER), f"torch.nn.{ENCODER}"),
+        "TransformerEncoderLayer: num_heads, norm, activation, epsilon cannot be inferred from the shapes of the "
+        "arrays: pass num_heads=..., norm=..., activation=..., epsilon=... .",
+    ),
+    (
+        lambda: from_canonical(ENCODER, drawn(ENCODER, rms=True), f"torch.nn.{ENCODER}", **CONFIGS[ENCODER]),
+        "TransformerEncoderLayer: rms is True by the shapes of the arrays, but False was passed.",
+    ),
+    (
+        lambda: from_canonical(ENCODER, drawn(ENCODER, gated=True), f"torch.nn.{ENCODER}", **CONFIGS[ENCODER]),
+        "torch.nn.TransformerEncoderLayer has no place for feed_forward.W_3 (8, 6).",
+    ),
+    (
+        lambda: from_canonical(ENCODER, drawn(ENCODER, num_key_heads=1), f"torch.nn.{ENCODER}", **CONFIGS[ENCODER]),
+        "torch.nn.TransformerEncoderLayer holds self_attention.W_q (6, 6), self_attention.W_k (3, 6), "
+        "self_attention.W_v (3, 6) in one array; their shapes must be equal.",
     ),
     (
         lambda: from_canonical(

@@ -75,7 +75,9 @@ def test_the_specification_of_the_issue_is_covered():
         *("flax.nnx.OptimizedLSTMCell", "flax.nnx.MultiHeadAttention", "gluon.rnn.GRU", "gluon.rnn.LSTM", "onnx.GRU"),
         *("onnx.LSTM", "textbook.BahdanauDecoder", "opennmt.GlobalAttention", "tfa.BahdanauAttention"),
         *("tfa.LuongAttention", "attention_parity.torch", "attention_parity.tf", "attention_parity.jax"),
-        "attention_parity.mxnet",
+        *("attention_parity.mxnet", "torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoderLayer"),
+        *("torch.nn.LayerNorm", "torch.nn.RMSNorm", "keras.LayerNormalization", "flax.nnx.LayerNorm"),
+        *("flax.nnx.RMSNorm", "gluon.nn.LayerNorm"),
     }
 
 

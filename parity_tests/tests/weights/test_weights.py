@@ -51,8 +51,16 @@ def test_a_conversion_keeps_the_dtype(dtype: str):
         assert same(to_canonical(from_canonical("GRU", arrays, name)).arrays, arrays)
 
 
-SHARED = {"flax.linen.MultiHeadDotProductAttention", "flax.nnx.MultiHeadAttention"}
-"""Two sources with the same names and shapes, and the same meaning."""
+HEADS = {"flax.linen.MultiHeadDotProductAttention", "flax.nnx.MultiHeadAttention"}
+SHARED: dict[tuple[str, ...], set[str]] = {
+    tuple(row.name for row in SOURCES["flax.nnx.MultiHeadAttention"].rows if row.axes): HEADS,
+    tuple(row.name for row in SOURCES["flax.linen.MultiHeadDotProductAttention"].rows if row.axes): HEADS,
+    ("gamma", "beta"): {"gluon.nn.LayerNorm", "keras.LayerNormalization"},
+    ("weight",): {"torch.nn.LayerNorm", "torch.nn.RMSNorm"},
+    ("scale",): {"flax.nnx.LayerNorm", "flax.nnx.RMSNorm", "keras.AdditiveAttention"},
+    ("vars/0",): {"keras.LayerNormalization", "keras.AdditiveAttention"},
+}
+"""The sources of arrays with the same names and shapes."""
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -60,8 +68,15 @@ def test_a_source_is_recognised_by_its_own_arrays_and_no_other_is(form: Source):
     arrays, options = canonical(form)
     for spelling in range(form.spellings):
         written = from_canonical(form.layer, arrays, form.name, spelling=spelling, **options)
-        assert set(recognise(written)) == (SHARED if form.name in SHARED else {form.name})
+        assert set(recognise(written)) == SHARED.get(tuple(written), {form.name})
         assert set(recognise({f"a.b.{name}": array for name, array in written.items()})) == set(recognise(written))
+
+
+@pytest.mark.parametrize("options", [{}, {"epsilon": 1e-3}], ids=str)
+@pytest.mark.parametrize("name", ["weight", "scale"])
+def test_a_gain_alone_may_be_that_of_several_layers(name: str, options: dict[str, float]):
+    message = refusal(lambda: to_canonical({name: uniform("gain", (6,))}, **options))
+    assert message == f"the arrays fit {' and '.join(sorted(SHARED[name,]))}: pass source=... , one of them."
 
 
 def test_sources_with_the_same_arrays_are_reported_and_the_first_is_used():

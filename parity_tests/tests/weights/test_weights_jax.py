@@ -110,6 +110,14 @@ def test_flax_attention_and_its_canonical_arrays_compute_the_same(kind: str, bia
     assert all(np.array_equal(arrays[name], array) for name, array in back.items()) and len(back) == len(arrays)
 
 
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
+def test_a_normalization_and_its_canonical_arrays_compute_the_same(name: str, answered):
+    module = getattr(nnx, name)(5, epsilon=1e-3, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+    converted = weights.to_canonical(of_nnx(module), f"flax.nnx.{name}", epsilon=1e-3)
+    expected = module(jnp.array(INPUTS))
+    np.testing.assert_allclose(answered(converted, INPUTS), expected, rtol=0, atol=1e-14)
+
+
 def test_a_normalisation_of_queries_and_keys_is_refused():
     module = nnx.MultiHeadAttention(3, 6, normalize_qk=True, decode=False, rngs=nnx.Rngs(0))
     with pytest.raises(weights.WeightError, match=r"query_ln.scale .*: normalize_qk normalises queries and keys"):

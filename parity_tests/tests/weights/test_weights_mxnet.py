@@ -1,4 +1,4 @@
-"""Weights of Gluon's own recurrent layers, and the files that MXNet writes, read without it."""
+"""Weights of Gluon's own layers, and the files that MXNet writes, read without it."""
 
 from __future__ import annotations
 
@@ -45,6 +45,19 @@ def test_a_file_of_a_recurrent_layer_and_its_canonical_arrays_compute_the_same(
     converted = weights.to_canonical(weights.read_arrays(tmp_path / "layer.params"))
     assert converted.source == f"gluon.rnn.{name}"
     numpy.testing.assert_allclose(answered(converted, INPUTS)[0], expected, rtol=0, atol=3e-6)
+
+
+def test_a_file_of_a_normalization_and_its_canonical_arrays_compute_the_same(tmp_path: Path, answered):
+    with mx.util.np_array(True), mx.util.np_shape(True):
+        layer = gluon.nn.LayerNorm(epsilon=1e-3, in_channels=5)
+        layer.initialize()
+        for name, parameter in layer.collect_params().items():
+            parameter.set_data(mx.np.array(uniform(name, parameter.shape)))
+        expected = layer(mx.np.array(INPUTS)).asnumpy()
+        layer.save_parameters(str(tmp_path / "layer.params"))
+    converted = weights.to_canonical(weights.read_arrays(tmp_path / "layer.params"), epsilon=1e-3)
+    assert converted.source == "gluon.nn.LayerNorm"
+    numpy.testing.assert_allclose(answered(converted, INPUTS), expected, rtol=0, atol=3e-6)
 
 
 @pytest.mark.parametrize("stack", STACKS, ids=str)

@@ -119,13 +119,23 @@ def test_heads_of_another_size_for_the_values_are_refused():
 
 
 @pytest.mark.parametrize("kind", ["file", "paths"])
+@pytest.mark.parametrize("center", [True, False])
+def test_a_normalization_and_its_canonical_arrays_compute_the_same(center: bool, kind: str, tmp_path: Path, answered):
+    model = model_of(keras.layers.LayerNormalization(epsilon=2.0**-10, center=center, dtype="float64"))
+    arrays = saved(model, tmp_path) if kind == "file" else paths(model)
+    converted = weights.to_canonical(arrays, "keras.LayerNormalization", epsilon=2.0**-10)
+    np.testing.assert_allclose(answered(converted, INPUTS), model(INPUTS), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["file", "paths"])
 def test_additive_attention_and_its_canonical_arrays_compute_the_same(kind: str, tmp_path: Path, answered):
     queries, values, keys = (keras.Input(shape, dtype="float64") for shape in ((4, 6), (5, 9), (5, 6)))
     layer = keras.layers.AdditiveAttention(dtype="float64")
     model = drawn(keras.Model([queries, values, keys], layer([queries, values, keys])))
     given = uniform("q", (2, 4, 6)), uniform("v", (2, 5, 9)), uniform("k", (2, 5, 6))
-    converted = weights.to_canonical(saved(model, tmp_path) if kind == "file" else paths(model))
-    assert converted.source == "keras.AdditiveAttention"
+    arrays = saved(model, tmp_path) if kind == "file" else paths(model)
+    assert "keras.AdditiveAttention" in weights.recognise(arrays)
+    converted = weights.to_canonical(arrays, "keras.AdditiveAttention")
     context, _ = answered(converted, given[0], given[2], given[1])
     np.testing.assert_allclose(context, model(list(given)), rtol=0, atol=1e-14)
 
@@ -142,12 +152,18 @@ class Holder(keras.Model):
         return inputs
 
 
+TRANSFORMER = {"num_heads": 2, "norm": "pre", "activation": "gelu", "epsilon": 1e-3}
 V = {"vocab_size": 11, "embed_size": 5, "hidden_size": 4}
 OURS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "AdditiveAttention": ({"query_size": 3, "key_size": 5, "hidden_size": 4}, {}),
     "KernelAttention": ({"learned": True}, {}),
     "LearnedPositions": ({"num_positions": 9, "features": 4}, {}),
     "MultiHeadAttention": ({"query_size": 6, "num_heads": 2}, {"num_heads": 2}),
+    "LayerNorm": ({"features": 6}, {"epsilon": 1e-5}),
+    "RMSNorm": ({"features": 6}, {"epsilon": 1e-5, "layer": "RMSNorm"}),
+    "FeedForward": ({"features": 6, "hidden_size": 8, "gated": True}, {"activation": "relu"}),
+    "TransformerEncoderLayer": ({"features": 6, "hidden_size": 8, **TRANSFORMER}, TRANSFORMER),
+    "TransformerDecoderLayer": ({"features": 6, "hidden_size": 8, "memory_size": 5, **TRANSFORMER}, TRANSFORMER),
     "GRU": ({"input_size": 5, "hidden_size": 4, "num_layers": 2, "bidirectional": True}, {}),
     "Bridge": ({"hidden_size": 4, "num_layers": 2, "method": "project"}, {"method": "project"}),
     "BahdanauDecoder": ({**V, "num_layers": 2, "memory_size": 6, "initial": "learned", "readout": "maxout"}, {}),

@@ -64,6 +64,49 @@ def test_multihead_attention_and_its_canonical_arrays_compute_the_same(sizes: di
     assert all(np.array_equal(array, back[name]) for name, array in arrays_of(layer).items())
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("norm", "activation"), [("post", "relu"), ("pre", "gelu")])
+@pytest.mark.parametrize("name", ["TransformerEncoderLayer", "TransformerDecoderLayer"])
+def test_a_transformer_layer_and_its_canonical_arrays_compute_the_same(
+    name: str, norm: str, activation: str, bias: bool, answered
+):
+    options = {"num_heads": 3, "norm": norm, "activation": activation, "epsilon": 1e-3}
+    layer = getattr(torch.nn, name)(
+        6,
+        3,
+        8,
+        activation=activation,
+        layer_norm_eps=1e-3,
+        batch_first=True,
+        norm_first=norm == "pre",
+        bias=bias,
+        dtype=torch.float64,
+    ).eval()
+    with torch.no_grad():
+        for number, parameter in enumerate(layer.parameters()):
+            parameter.copy_(torch.from_numpy(uniform(f"parameter {number}", tuple(parameter.shape))))
+    inputs, masks = [uniform("inputs", (2, 4, 6))], {}
+    if name == "TransformerDecoderLayer":
+        inputs, masks = [*inputs, uniform("memory", (2, 5, 6))], {"tgt_mask": torch.ones(4, 4).triu(1).bool()}
+    expected = layer(*map(torch.from_numpy, inputs), **masks).detach().numpy()
+    converted = weights.to_canonical(arrays_of(layer), **options)
+    assert converted.layer == name and options.items() <= converted.config.items()
+    np.testing.assert_allclose(answered(converted, *inputs)[0], expected, rtol=0, atol=1e-14)
+    back = weights.from_canonical(name, converted.arrays, converted.source, **converted.config)
+    assert back.keys() == layer.state_dict().keys()
+    assert all(np.array_equal(array, back[key]) for key, array in arrays_of(layer).items())
+
+
+@pytest.mark.parametrize(("name", "options"), [("LayerNorm", {}), ("LayerNorm", {"bias": False}), ("RMSNorm", {})])
+def test_a_normalization_and_its_canonical_arrays_compute_the_same(name: str, options: dict[str, bool], answered):
+    layer = getattr(torch.nn, name)(5, eps=1e-3, dtype=torch.float64, **options)
+    arrays = {key: uniform(key, array.shape) for key, array in arrays_of(layer).items()}
+    layer.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
+    converted = weights.to_canonical(arrays, f"torch.nn.{name}", epsilon=1e-3)
+    expected = layer(torch.from_numpy(INPUTS)).detach().numpy()
+    np.testing.assert_allclose(answered(converted, INPUTS), expected, rtol=0, atol=1e-14)
+
+
 def test_keys_that_every_query_may_attend_to_are_refused():
     layer = torch.nn.MultiheadAttention(6, 3, add_bias_kv=True)
     with pytest.raises(weights.WeightError, match=r"bias_k .* adds a key that every query may attend to"):

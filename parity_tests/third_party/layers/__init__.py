@@ -26,6 +26,7 @@ LIBRARIES = {
     "keras": "keras",
     "flax.linen": "flax:linen_layers",
     "flax.nnx": "flax:nnx_layers",
+    "gluon.nn": "mxnet",
     "gluon.rnn": "mxnet",
     "onnx": "onnx",
     "textbook": "torch",

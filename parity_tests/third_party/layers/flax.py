@@ -180,16 +180,32 @@ def nnx_multi_head(call: Attention) -> Outputs:
     return context, weights if call.per_head else weights.mean(1)
 
 
+def layer_norm(parameters: Parameters, inputs: Array, *, bias: bool = True, epsilon: float) -> Array:
+    """flax.nnx.LayerNorm."""
+    settings = {"epsilon": epsilon, "use_bias": bias, "param_dtype": inputs.dtype, "rngs": nnx.Rngs(0)}
+    return load_by_paths(nnx.LayerNorm(inputs.shape[-1], **settings), parameters)(inputs)
+
+
+def rms_norm(parameters: Parameters, inputs: Array, *, epsilon: float) -> Array:
+    """flax.nnx.RMSNorm."""
+    layer = nnx.RMSNorm(inputs.shape[-1], epsilon=epsilon, param_dtype=inputs.dtype, rngs=nnx.Rngs(0))
+    return load_by_paths(layer, parameters)(inputs)
+
+
 nnx_layers = SimpleNamespace(
-    GRU=nnx_recurrent(nnx.GRUCell), LSTM=nnx_recurrent(nnx.LSTMCell), MultiHeadAttention=nnx_multi_head
+    GRU=nnx_recurrent(nnx.GRUCell),
+    LSTM=nnx_recurrent(nnx.LSTMCell),
+    MultiHeadAttention=nnx_multi_head,
+    LayerNorm=layer_norm,
+    RMSNorm=rms_norm,
 )
 nnx_optimized = SimpleNamespace(LSTM=nnx_recurrent(nnx.OptimizedLSTMCell))
 
 # ------------------------------------------------------------------------------------------------ the backend
 
 
-def load_backend_layer(layer: nnx.Module, parameters: Mapping[str, Array]) -> nnx.Module:
-    """Replace the parameters of a backend's layer, by their paths in its state."""
+def load_by_paths(layer: nnx.Module, parameters: Mapping[str, Array]) -> Any:
+    """Replace the parameters of a layer, by their paths in its state."""
     flat = dict(nnx.state(layer, nnx.Param).flat_state())
     known = {".".join(map(str, path)): path for path in flat}
     given = {known[matching(name, known)]: nnx.Param(array) for name, array in parameters.items()}
@@ -199,4 +215,4 @@ def load_backend_layer(layer: nnx.Module, parameters: Mapping[str, Array]) -> nn
     return layer
 
 
-attention_parity = backend_layers(backends.jax, runtime, load_backend_layer, lambda array: array.dtype.name)
+attention_parity = backend_layers(backends.jax, runtime, load_by_paths, lambda array: array.dtype.name)

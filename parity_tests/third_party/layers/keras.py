@@ -22,8 +22,8 @@ Parameters: TypeAlias = dict[str, tf.Tensor]
 Tensor: TypeAlias = tf.Tensor
 
 
-NUMBERS = {"kernel": "0", "recurrent_kernel": "1", "scale": "0"}
-"""The numbers of variables in a .weights.h5 file by their names in `variable.path`; a bias comes last."""
+NUMBERS = {"kernel": "0", "recurrent_kernel": "1", "scale": "0", "gamma": "0"}
+"""The numbers of variables in a .weights.h5 file by their names in `variable.path`; a bias, or beta, comes last."""
 
 
 def load(layer: keras.layers.Layer, parameters: Parameters, parts: tuple[str, ...] = ("",)) -> None:
@@ -125,6 +125,14 @@ def AdditiveAttention(call: Attention) -> Outputs:
         load(layer, call.parameters)
     mask = None if call.valid_lens is None else [None, open_steps(keys, call.valid_lens)]
     return layer([queries, values, keys], mask=mask, return_attention_scores=True)
+
+
+def LayerNorm(parameters: Parameters, inputs: Tensor, *, bias: bool = True, epsilon: float) -> Tensor:
+    """keras.layers.LayerNormalization."""
+    layer = keras.layers.LayerNormalization(epsilon=epsilon, center=bias, dtype=inputs.dtype.name)
+    layer.build(inputs.shape)
+    load(layer, parameters)
+    return layer(inputs)
 
 
 # ------------------------------------------------------------------------------------------------ from their formulas

@@ -1,4 +1,4 @@
-"""Gluon's recurrent layers, and third-party layers in Gluon, as targets: parameters are those of a .params file."""
+"""Gluon's own layers, and third-party layers in Gluon, as targets: parameters are those of a .params file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from backends.mxnet import runtime  # first: it makes MXNet's import work beside
 import backends.mxnet
 import mxnet as mx
 from mxnet import autograd, np, npx
-from mxnet.gluon import Block, rnn
+from mxnet.gluon import Block, nn, rnn
 
 from parity_tests.third_party.layers.shared import WITHOUT_LENGTHS, backend_layers, matching, part_of
 from parity_tests.third_party.signatures import Outputs, Recurrent, takes
+from parity_tests.workers.target import NotImplementedHere
 
 # isort: on
 
@@ -71,6 +72,14 @@ def recurrent(made: type[rnn.GRU] | type[rnn.LSTM]) -> Callable[..., Outputs]:
 
 
 GRU, LSTM = recurrent(rnn.GRU), recurrent(rnn.LSTM)
+
+
+def LayerNorm(parameters: Parameters, inputs: Array, *, epsilon: float) -> Array:
+    """mxnet.gluon.nn.LayerNorm, which always has a beta."""
+    if inputs.dtype.name == "float64" and float(np.array(epsilon, "float32")) != epsilon:
+        raise NotImplementedHere(f"MXNet holds epsilon {epsilon} in float32, also in a layer of float64")
+    return load(nn.LayerNorm(epsilon=epsilon, in_channels=inputs.shape[-1]), parameters)(inputs)
+
 
 # ------------------------------------------------------------------------------------------------ from their formulas
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -13,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import backends.torch
 from backends.torch import runtime
 from parity_tests.third_party.layers.shared import RECURRENT, backend_layers, matching, part_of
-from parity_tests.third_party.signatures import Attention, Outputs, Recurrent, takes
+from parity_tests.third_party.signatures import Attention, Outputs, Recurrent, Transformer, takes
 
 Parameters: TypeAlias = dict[str, torch.Tensor]
 Tensor: TypeAlias = torch.Tensor
@@ -79,6 +80,80 @@ def MultiHeadAttention(call: Attention) -> Outputs:
     hidden = None if call.valid_lens is None else hidden_keys(call.keys, call.valid_lens)
     keywords = {"key_padding_mask": hidden, "need_weights": True, "average_attn_weights": not call.per_head}
     return loaded(layer, call.parameters)(*arrays, **keywords)
+
+
+# ------------------------------------------------------------------------------------------------ Transformer
+
+SUBLAYERS = ("valid_lens", "num_heads", "hidden_size", "norm", "activation", "bias", "epsilon")
+ACTIVATIONS = {
+    "relu": nn.functional.relu,
+    "gelu": nn.functional.gelu,
+    "gelu_tanh": partial(nn.functional.gelu, approximate="tanh"),
+    "silu": nn.functional.silu,
+}
+
+
+def transformer(made: type[nn.TransformerEncoderLayer] | type[nn.TransformerDecoderLayer], call: Transformer) -> Any:
+    """A layer with the parameters of the call."""
+    layer = made(
+        call.inputs.shape[-1],
+        call.num_heads,
+        call.hidden_size,
+        activation=ACTIVATIONS[call.activation],
+        layer_norm_eps=call.epsilon,
+        batch_first=True,
+        norm_first=call.norm == "pre",
+        bias=call.bias,
+    )
+    return loaded(layer, call.parameters)
+
+
+def weights_of(attention: nn.MultiheadAttention) -> list[Tensor]:
+    """The weights of every head, in the next call: the layer around this one does not ask for them."""
+    changed, weights = {"need_weights": True, "average_attn_weights": False}, []
+    attention.register_forward_pre_hook(lambda _, arrays, options: (arrays, {**options, **changed}), with_kwargs=True)
+    attention.register_forward_hook(lambda _, arrays, outputs: weights.append(outputs[1]))
+    return weights
+
+
+def later_steps(inputs: Tensor) -> Tensor:
+    """True where a step comes later than the one that attends: PyTorch's mask, (steps, steps)."""
+    return torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool).triu(1)
+
+
+def LayerNorm(parameters: Parameters, inputs: Tensor, *, bias: bool = True, epsilon: float) -> Tensor:
+    """torch.nn.LayerNorm."""
+    return loaded(nn.LayerNorm(inputs.shape[-1], epsilon, bias=bias), parameters)(inputs)
+
+
+def RMSNorm(parameters: Parameters, inputs: Tensor, *, epsilon: float) -> Tensor:
+    """torch.nn.RMSNorm."""
+    return loaded(nn.RMSNorm(inputs.shape[-1], epsilon), parameters)(inputs)
+
+
+@takes(Transformer, *SUBLAYERS, "causal")
+def TransformerEncoderLayer(call: Transformer) -> Outputs:
+    """torch.nn.TransformerEncoderLayer; src_key_padding_mask is True where a step is hidden.
+
+    It computes the padded steps, too: here they are 0 before and after, as in the specification.
+    """
+    layer = transformer(nn.TransformerEncoderLayer, call)
+    weights, mask = weights_of(layer.self_attn), later_steps(call.inputs) if call.causal else None
+    if call.valid_lens is None:
+        return layer(call.inputs, mask), *weights
+    hidden = hidden_keys(call.inputs, call.valid_lens)
+    outputs = layer(call.inputs.masked_fill(hidden[..., None], 0.0), mask, hidden)
+    return outputs.masked_fill(hidden[..., None], 0.0), *weights
+
+
+@takes(Transformer, "encoder_outputs", *SUBLAYERS)
+def TransformerDecoderLayer(call: Transformer) -> Outputs:
+    """torch.nn.TransformerDecoderLayer; memory_key_padding_mask is True where a key is hidden."""
+    layer, memory = transformer(nn.TransformerDecoderLayer, call), call.encoder_outputs
+    self_weights, weights = weights_of(layer.self_attn), weights_of(layer.multihead_attn)
+    hidden = None if call.valid_lens is None else hidden_keys(memory, call.valid_lens)
+    outputs = layer(call.inputs, memory, later_steps(call.inputs), memory_key_padding_mask=hidden)
+    return outputs, *weights, *self_weights
 
 
 # ------------------------------------------------------------------------------------------------ from their formulas

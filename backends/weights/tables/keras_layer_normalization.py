@@ -1,0 +1,15 @@
+"""Keras' LayerNormalization over the last axis. Its own epsilon is 1e-3.
+
+The second spelling is that of a .weights.h5 file, which numbers a layer's variables.
+https://keras.io/api/layers/normalization_layers/layer_normalization/
+"""
+
+from __future__ import annotations
+
+from backends.weights.table import Row, Source
+
+SOURCE = Source(
+    name="keras.LayerNormalization",
+    layer="LayerNorm",
+    rows=(Row("gamma | vars/0", "e -> e", ("g",)), Row("beta | vars/1", "e -> e", ("b",), optional="bias")),
+)
