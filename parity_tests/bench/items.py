@@ -11,6 +11,7 @@ import numpy as np
 
 from attention_core.operators import find
 from attention_core.operators.training import Batch
+from attention_core.operators.translation import TRANSLATORS
 from attention_core.specification import Layer
 from backends import FRAMEWORKS
 
@@ -18,6 +19,8 @@ THIRD_PARTY = "third party"
 EAGER = "third party, eager"
 GRAPH = "third party, tf.function"
 UNCOMPILED = "third party, uncompiled"
+LAYERS = {"torch": "layers of torch.nn", "tf": "Keras layers, tf.function", "jax": "layers of flax.nnx"}
+"""Transformers of the frameworks' own layers: a cache of keys and values they have not, or not in a stack."""
 
 TOOLKITS = {"JoeyNMT": "joeynmt", "OpenNMT-py": "onmt"}
 """Toolkits that people train translators with, and their packages: they are measured where they are installed."""
@@ -309,6 +312,27 @@ TRANSLATOR_BEAM_ONE = replace(
     summary=f"{TRANSLATOR_BEAM.summary}, one sentence",
     sizes=TRANSLATOR_GREEDY_ONE.sizes,
 )
+TRANSFORMER = Item(
+    "transformer",
+    "a Transformer's training step, sentences of 20 tokens",
+    "TransformerTranslator",
+    {**TRANSLATOR.sizes, "heads": 4, "layers": 2},
+    tuple(Goal(framework, "training", 1, against=against) for framework, against in LAYERS.items()),
+    quick={**TRANSLATOR.quick, "layers": 1},
+)
+TRANSFORMER_GREEDY = replace(
+    TRANSFORMER,
+    name="transformer-greedy",
+    summary="greedy decoding by the Transformer, 20 tokens",
+    goals=(Goal("torch", "forward", 1, against=LAYERS["torch"]),),
+    outputs=("sentences",),
+)
+TRANSFORMER_GREEDY_LONG = replace(
+    TRANSFORMER_GREEDY,
+    name="transformer-greedy-long",
+    summary="greedy decoding by the Transformer, 80 tokens",
+    sizes={**TRANSFORMER.sizes, "steps": 80},
+)
 
 ITEMS = {
     item.name: item
@@ -317,6 +341,7 @@ ITEMS = {
         *(TRANSLATOR, TRANSLATOR_SHORT, TRANSLATOR_LONG, TRANSLATOR_LUONG_PLAIN),
         *(TRANSLATOR_LUONG, TRANSLATOR_LUONG_SHORT, TRANSLATOR_LUONG_LONG, TRANSLATOR_LUONG_128),
         *(TRANSLATOR_GENERAL, TRANSLATOR_GREEDY, TRANSLATOR_GREEDY_ONE, TRANSLATOR_BEAM, TRANSLATOR_BEAM_ONE),
+        *(TRANSFORMER, TRANSFORMER_GREEDY, TRANSFORMER_GREEDY_LONG),
     )
 }
 """Every item by its name."""
@@ -355,6 +380,10 @@ class Problem:
             directions = 2 if self.item.options.get("bidirectional") else 1
             features = {"embed_size": hidden, "hidden_size": hidden // directions, "num_layers": self.sizes["layers"]}
             return {"source_vocab_size": source, "target_vocab_size": target, **features, **self.item.options}
+        if self.item.layer == "TransformerTranslator":
+            source, target = self.sizes["source_vocabulary"], self.sizes["vocabulary"]
+            stack = {"num_heads": self.sizes["heads"], "num_layers": self.sizes["layers"], "hidden_size": 4 * hidden}
+            return {"source_vocab_size": source, "target_vocab_size": target, "features": hidden, **stack}
         return {}
 
     @property
@@ -366,6 +395,11 @@ class Problem:
             return batch * sizes["queries"] * keys * hidden
         if self.item.layer == "DotProductAttention":
             return 2 * batch * sizes["heads"] * sizes["queries"] * keys * hidden
+        if self.item.layer == "TransformerTranslator":
+            steps, feed_forward = sizes["steps"], 8 * hidden**2
+            encoder = keys * (4 * hidden**2 + 2 * keys * hidden + feed_forward)
+            decoder = steps * (6 * hidden**2 + 2 * (steps + keys) * hidden + feed_forward) + keys * 2 * hidden**2
+            return batch * (sizes["layers"] * (encoder + decoder) + steps * hidden * sizes["vocabulary"])
         options, above = self.item.options, (sizes["layers"] - 1) * 2 * hidden
         query = 0 if options.get("score") == "general" else hidden**2
         attentional = 2 * hidden**2 if options.get("decoder") == "luong" else 0
@@ -390,10 +424,20 @@ class Problem:
             name: (numbers.uniform(-1, 1, shape) * shape[-1] ** -0.5).astype(np.float32)
             for name, shape in shapes.items()
         }
-        if self.item.layer == "Translator" and self.item.outputs == ("sentences",):
+        for name, value in layer.constants(layer.sizes(self.options)).items():
+            drawn[name].fill(value)
+        if self.item.layer in TRANSLATORS and self.item.outputs == ("sentences",):
             drawn["decoder.dense.W"] *= SHARPER
             drawn["decoder.dense.b"][:RESERVED] = NEVER
         return drawn
+
+    def stack(self, name: str) -> list[dict[str, np.ndarray]]:
+        """The parameters of each layer of the encoder or the decoder of a Transformer."""
+        starts = [f"{name}.layers.{number}." for number in range(self.sizes["layers"])]
+        return [
+            {key.removeprefix(at): self.parameters[key] for key in self.parameters if key.startswith(at)}
+            for at in starts
+        ]
 
     @functools.cached_property
     def inputs(self) -> dict[str, np.ndarray]:
@@ -412,7 +456,7 @@ class Problem:
             return numbers.integers(sizes["vocabulary"], size=(batch, sizes["steps"]), dtype=np.int32)
 
         valid_lens = np.linspace(keys, keys - keys // 2, batch).astype(np.int32)
-        if self.item.layer == "Translator":
+        if self.item.layer in TRANSLATORS:
             # Between a quarter of the longest and that: about 38 of 100 places are padding, as in a corpus.
             source_lens, target_lens = (
                 numbers.integers(max(size // 4, 1), size + 1, batch, np.int32) for size in (keys, sizes["steps"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -14,6 +15,8 @@ from flax import nnx
 
 import backends.jax as ours
 from attention_core.operators.training import Batch
+from attention_core.operators.translation import TRANSLATORS
+from backends import weights
 from backends.jax.arrays import from_numpy, to_numpy
 from backends.jax.runtime import build
 from parity_tests.bench.items import BOS, EOS, LEARNED, LEARNING_RATE, MAX_NORM, UNCOMPILED, Problem
@@ -114,6 +117,82 @@ def translator(parameters: Arrays, source: jax.Array, source_lens: jax.Array, in
 
     _, logits = jax.lax.scan(write, jnp.stack(states), inputs.T)
     return jnp.swapaxes(logits, 0, 1)
+
+
+class TransformerLayer(nnx.Module):
+    """Self-attention, attention to a memory in a decoder, two Linear, and a LayerNorm behind each: of Flax alone."""
+
+    def __init__(self, size: int, heads: int, hidden_size: int, attentions: int) -> None:
+        rngs = nnx.Rngs(0)
+        heads_of = partial(nnx.MultiHeadAttention, heads, size, decode=False, rngs=rngs)
+        self.attentions = nnx.List([heads_of() for _ in range(attentions)])
+        self.norms = nnx.List([nnx.LayerNorm(size, epsilon=1e-5, rngs=rngs) for _ in range(attentions + 1)])
+        self.linear_1, self.linear_2 = (
+            nnx.Linear(size, hidden_size, rngs=rngs),
+            nnx.Linear(hidden_size, size, rngs=rngs),
+        )
+
+    def __call__(self, x: jax.Array, mask: jax.Array, *memory: jax.Array) -> jax.Array:
+        """The outputs; memory is the encoder's outputs and their mask."""
+        sources = [(x, mask), memory][: len(self.attentions)]
+        for attention, norm, (keys, open_keys) in zip(self.attentions, self.norms[:-1], sources, strict=True):
+            x = norm(x + attention(x, keys, mask=open_keys))
+        return self.norms[-1](x + self.linear_2(jax.nn.relu(self.linear_1(x))))
+
+    def fill(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Set the parameters to canonical ones."""
+        inner: dict[nnx.Module, tuple[str, str, str]] = {}
+        for part, attention in zip(("self_attention", "cross_attention"), self.attentions, strict=False):
+            inner[attention] = part, "MultiHeadAttention", "flax.nnx.MultiHeadAttention"
+        for number, norm in enumerate(self.norms, 1):
+            inner[norm] = f"norm_{number}", "LayerNorm", "flax.nnx.LayerNorm"
+        for module, (part, layer, source) in inner.items():
+            canonical = {name.removeprefix(f"{part}."): arrays[name] for name in arrays if name.startswith(f"{part}.")}
+            option = {"num_heads": self.attentions[0].num_heads} if "Attention" in layer else {"epsilon": 1e-5}
+            for path, array in weights.from_canonical(layer, canonical, source, **option).items():
+                attrgetter(path)(module)[...] = jnp.asarray(array)
+        for number, linear in enumerate((self.linear_1, self.linear_2), 1):
+            linear.kernel[...] = jnp.asarray(arrays[f"feed_forward.W_{number}"].T)
+            linear.bias[...] = jnp.asarray(arrays[f"feed_forward.b_{number}"])
+
+
+class Transformer(nnx.Module):
+    """Embeddings times √size, with sines and cosines added, layers of Flax's parts, and logits."""
+
+    def __init__(self, problem: Problem) -> None:
+        sizes, rngs = problem.sizes, nnx.Rngs(0)
+        size, layer = sizes["hidden"], (sizes["hidden"], sizes["heads"], 4 * sizes["hidden"])
+        self.source = nnx.Embed(sizes["source_vocabulary"], size, rngs=rngs)
+        self.target = nnx.Embed(sizes["vocabulary"], size, rngs=rngs)
+        self.encoder = nnx.List([TransformerLayer(*layer, 1) for _ in range(sizes["layers"])])
+        self.decoder = nnx.List([TransformerLayer(*layer, 2) for _ in range(sizes["layers"])])
+        self.dense = nnx.Linear(size, sizes["vocabulary"], rngs=rngs)
+        parameters = problem.parameters
+        for embedding, part in ((self.source, "encoder"), (self.target, "decoder")):
+            embedding.embedding[...] = jnp.asarray(parameters[f"{part}.embedding"])
+            for made, arrays in zip(getattr(self, part), problem.stack(part), strict=True):
+                made.fill(arrays)
+        self.dense.kernel[...] = jnp.asarray(parameters["decoder.dense.W"].T)
+        self.dense.bias[...] = jnp.asarray(parameters["decoder.dense.b"])
+
+    def __call__(self, source: jax.Array, source_lens: jax.Array, inputs: jax.Array) -> jax.Array:
+        """The logits."""
+        opened = (jnp.arange(source.shape[1]) < source_lens[:, None])[:, None, None]
+        causal = jnp.tril(jnp.ones((inputs.shape[1], inputs.shape[1]), bool))
+        keys, x = self.embedded(self.source, source), self.embedded(self.target, inputs)
+        for layer in self.encoder:
+            keys = layer(keys, opened)
+        for layer in self.decoder:
+            x = layer(x, causal, keys, opened)
+        return self.dense(x)
+
+    @staticmethod
+    def embedded(embedding: nnx.Embed, tokens: jax.Array) -> jax.Array:
+        """The tokens as vectors, at their positions."""
+        size = embedding.features
+        angles = jnp.arange(tokens.shape[1])[:, None] / 10000 ** (jnp.arange(0, size, 2) / size)
+        positions = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(len(angles), size)
+        return embedding(tokens) * size**0.5 + positions.astype(jnp.float32)
 
 
 def greedy_decoder(
@@ -231,12 +310,16 @@ THIRD_PARTY: dict[str, Function] = {
 
 
 def training_step(
-    parameters: Arrays, state: Any, batch: Batch, optimizer: optax.GradientTransformation
-) -> tuple[Arrays, Any, jax.Array, jax.Array]:
+    parameters: Any,
+    state: Any,
+    batch: Batch,
+    optimizer: optax.GradientTransformation,
+    model: Callable[[Any, jax.Array, jax.Array, jax.Array], jax.Array],
+) -> tuple[Any, Any, jax.Array, jax.Array]:
     """Logits of all steps, a loss for each, of which those of padding are masked, clipping, and Adam."""
 
-    def loss_of(parameters: Arrays) -> jax.Array:
-        logits = translator(parameters, batch.source, batch.source_lens, batch.inputs)
+    def loss_of(parameters: Any) -> jax.Array:
+        logits = model(parameters, batch.source, batch.source_lens, batch.inputs)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
         mask = jnp.arange(losses.shape[1]) < batch.target_lens[:, None]
         return (losses * mask).sum() / mask.sum()
@@ -251,13 +334,21 @@ def training_form(problem: Problem, against: str | None, device: str) -> Trainin
     """A translator in training, as tutorials write it or ours."""
     batch = Batch(*(from_numpy(array, device) for array in problem.inputs.values()))
     if against is None:
-        layer = build(ours.Translator, problem.options, "float32", device)
+        layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
         ours.set_parameters(layer, problem.parameters)
         trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
         return TrainingForm(partial(trainer.step, batch), to_numpy)
     optimizer = optax.chain(optax.clip_by_global_norm(MAX_NORM), optax.adam(LEARNING_RATE))
-    parameters = {name: from_numpy(array, device) for name, array in problem.parameters.items()}
-    held, stepped = [parameters, optimizer.init(parameters)], jax.jit(partial(training_step, optimizer=optimizer))
+    parameters: Any = {name: from_numpy(array, device) for name, array in problem.parameters.items()}
+    model: Callable[..., jax.Array] = translator
+    if problem.item.layer == "TransformerTranslator":
+        graphdef, parameters, rest = nnx.split(Transformer(problem), nnx.Param, ...)
+
+        def model(parameters: Any, *given: jax.Array) -> jax.Array:
+            return nnx.merge(graphdef, parameters, rest)(*given)
+
+    stepped = jax.jit(partial(training_step, optimizer=optimizer, model=model))
+    held = [parameters, optimizer.init(parameters)]
 
     def step() -> tuple[jax.Array, jax.Array]:
         held[0], held[1], loss, norm = stepped(*held, batch)
@@ -269,7 +360,7 @@ def training_form(problem: Problem, against: str | None, device: str) -> Trainin
 def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     """The form of a problem that ours is compared with, or ours."""
     item = problem.item
-    if item.layer == "Translator":
+    if item.layer in TRANSLATORS:
         return training_form(problem, against, device)
     if against is not None:
         arrays = {name: from_numpy(array, device) for name, array in problem.parameters.items()}

@@ -14,10 +14,12 @@ from tensorflow import Tensor
 
 import backends.tf as ours
 from attention_core.operators.training import Batch
+from attention_core.operators.translation import TRANSLATORS
+from backends import weights
 from backends.tf.arrays import DEVICES, from_numpy, to_numpy
 from backends.tf.runtime import build
 from parity_tests.bench.items import EAGER, LEARNING_RATE, MAX_NORM, Problem
-from parity_tests.bench.measure import Form, TrainingForm, canonical, stored
+from parity_tests.bench.measure import Call, Form, TrainingForm, canonical, stored
 
 Tensors = dict[str, Tensor]
 
@@ -157,8 +159,85 @@ class Translator(keras.layers.Layer):
         return self.decoder(inputs, outputs, state, source_lens)[0]
 
 
+class TransformerLayer(keras.layers.Layer):
+    """Self-attention, attention to a memory in a decoder, two Dense, and a normalization behind each: Keras alone."""
+
+    def __init__(self, size: int, heads: int, hidden_size: int, attentions: int) -> None:
+        super().__init__()
+        self.attentions = [keras.layers.MultiHeadAttention(heads, size // heads) for _ in range(attentions)]
+        self.norms = [keras.layers.LayerNormalization(epsilon=1e-5) for _ in range(attentions + 1)]
+        self.dense_1, self.dense_2 = keras.layers.Dense(hidden_size, activation="relu"), keras.layers.Dense(size)
+
+    def call(self, x: Tensor, mask: Tensor, memory: Tensor | None = None, memory_mask: Tensor | None = None) -> Tensor:
+        """The outputs; memory is the encoder's outputs."""
+        sources = [(x, mask), (memory, memory_mask)][: len(self.attentions)]
+        for attention, norm, (keys, open_keys) in zip(self.attentions, self.norms[:-1], sources, strict=True):
+            x = norm(x + attention(x, keys, attention_mask=open_keys))
+        return self.norms[-1](x + self.dense_2(self.dense_1(x)))
+
+    def fill(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Set the parameters to canonical ones."""
+        inner: list[tuple[keras.layers.Layer, str, str, str, dict[str, Any]]] = []
+        for part, attention in zip(("self_attention", "cross_attention"), self.attentions, strict=False):
+            option: dict[str, Any] = {"num_heads": attention.num_heads}
+            inner.append((attention, part, "MultiHeadAttention", "keras.MultiHeadAttention", option))
+        for number, norm in enumerate(self.norms, 1):
+            inner.append((norm, f"norm_{number}", "LayerNorm", "keras.LayerNormalization", {"epsilon": 1e-5}))
+        for module, part, layer, source, option in inner:
+            canonical = {name.removeprefix(f"{part}."): arrays[name] for name in arrays if name.startswith(f"{part}.")}
+            variables = {variable.path.removeprefix(f"{module.path}/"): variable for variable in module.variables}
+            for path, array in weights.from_canonical(layer, canonical, source, **option).items():
+                variables[path].assign(array)
+        for number, dense in enumerate((self.dense_1, self.dense_2), 1):
+            dense.kernel.assign(arrays[f"feed_forward.W_{number}"].T)
+            dense.bias.assign(arrays[f"feed_forward.b_{number}"])
+
+
+class Transformer(keras.layers.Layer):
+    """Embeddings times √size, with sines and cosines added, layers of Keras' parts, and logits."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        sizes = problem.sizes
+        size, layer = sizes["hidden"], (sizes["hidden"], sizes["heads"], 4 * sizes["hidden"])
+        self.source = keras.layers.Embedding(sizes["source_vocabulary"], size)
+        self.target = keras.layers.Embedding(sizes["vocabulary"], size)
+        self.encoder = [TransformerLayer(*layer, 1) for _ in range(sizes["layers"])]
+        self.decoder = [TransformerLayer(*layer, 2) for _ in range(sizes["layers"])]
+        self.dense = keras.layers.Dense(sizes["vocabulary"])
+
+    def call(self, source: Tensor, source_lens: Tensor, inputs: Tensor) -> Tensor:
+        """The logits."""
+        opened = tf.sequence_mask(source_lens, source.shape[1])[:, None]
+        causal = tf.linalg.band_part(tf.ones((1, inputs.shape[1], inputs.shape[1]), tf.bool), -1, 0)
+        keys, x = self.embedded(self.source, source), self.embedded(self.target, inputs)
+        for layer in self.encoder:
+            keys = layer(keys, opened)
+        for layer in self.decoder:
+            x = layer(x, causal, keys, opened)
+        return self.dense(x)
+
+    @staticmethod
+    def embedded(embedding: keras.layers.Embedding, tokens: Tensor) -> Tensor:
+        """The tokens as vectors, at their positions."""
+        size = embedding.output_dim
+        angles = np.arange(tokens.shape[1])[:, None] / 10000 ** (np.arange(0, size, 2) / size)
+        positions = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(-1, size).astype(np.float32)
+        return embedding(tokens) * size**0.5 + positions
+
+    def fill(self, problem: Problem) -> None:
+        """Set the parameters, which the first call has made, to canonical ones."""
+        parameters = problem.parameters
+        for embedding, part in ((self.source, "encoder"), (self.target, "decoder")):
+            embedding.embeddings.assign(parameters[f"{part}.embedding"])
+            for made, arrays in zip(getattr(self, part), problem.stack(part), strict=True):
+                made.fill(arrays)
+        self.dense.kernel.assign(parameters["decoder.dense.W"].T)
+        self.dense.bias.assign(parameters["decoder.dense.b"])
+
+
 def training_step(
-    model: Translator, optimizer: keras.optimizers.Optimizer, held: Mapping[str, Tensor], batch: Batch
+    model: keras.layers.Layer, optimizer: keras.optimizers.Optimizer, held: Mapping[str, Tensor], batch: Batch
 ) -> tuple[Tensor, Tensor]:
     """Logits of all steps, a loss for each, of which those of padding are masked, clipping, and Adam."""
     sources = [variable.value for variable in model.trainable_variables]
@@ -328,26 +407,41 @@ def third_party(problem: Problem, against: str) -> keras.layers.Layer:
     return KerasDotProductAttention() if keras_layer else DotProductAttention()
 
 
+def allocated(call: Call, device: str) -> int:
+    """The bytes that a call allocates at most on a GPU, beside what is there before."""
+    name = DEVICES[device].removeprefix("/device:")
+    tf.config.experimental.reset_memory_stats(name)
+    before = tf.config.experimental.get_memory_info(name)["current"]
+    call()
+    return max(tf.config.experimental.get_memory_info(name)["peak"] - before, 1)
+
+
 def training_form(problem: Problem, against: str | None, device: str) -> TrainingForm:
     """A translator in training, as tutorials write it or ours."""
     batch, sizes = Batch(*(from_numpy(array, device) for array in problem.inputs.values())), problem.sizes
     if against is None:
-        layer = build(ours.Translator, problem.options, "float32", device)
+        layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
         ours.set_parameters(layer, problem.parameters)
         trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
         return TrainingForm(partial(trainer.step, batch), to_numpy)
-    vocabularies, decoder = (sizes["source_vocabulary"], sizes["vocabulary"]), problem.item.options.get("decoder", "")
-    model = Translator(*vocabularies, sizes["hidden"], sizes["layers"], decoder)
-    model(*batch[:3])  # Keras makes the parameters in the first call
-    for part, layer in (("encoder.", model.encoder), ("decoder.", model.decoder)):
-        arrays = problem.parameters.items()
-        write(layer, {name.removeprefix(part): array for name, array in arrays if name.startswith(part)})
-    # A second bias of the gates r and z, which ours has not, stays 0: Keras has z first, then r, then n.
-    biases = [gru.cell.bias for gru in (*model.encoder.rnn, *model.decoder.rnn)]
-    columns = tf.repeat(tf.constant([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]]), sizes["hidden"], axis=1)
+    held: dict[str, Tensor] = {}
+    if problem.item.layer == "TransformerTranslator":
+        model: keras.layers.Layer = Transformer(problem)
+        model(*batch[:3])  # Keras makes the parameters in the first call
+        model.fill(problem)
+    else:
+        vocabularies = sizes["source_vocabulary"], sizes["vocabulary"]
+        model = Translator(*vocabularies, sizes["hidden"], sizes["layers"], problem.item.options.get("decoder", ""))
+        model(*batch[:3])
+        for part, layer in (("encoder.", model.encoder), ("decoder.", model.decoder)):
+            arrays = problem.parameters.items()
+            write(layer, {name.removeprefix(part): array for name, array in arrays if name.startswith(part)})
+        # A second bias of the gates r and z, which ours has not, stays 0: Keras has z first, then r, then n.
+        biases = [gru.cell.bias for gru in (*model.encoder.rnn, *model.decoder.rnn)]
+        columns = tf.repeat(tf.constant([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]]), sizes["hidden"], axis=1)
+        held = {bias.path: columns for bias in biases}
     optimizer = keras.optimizers.Adam(LEARNING_RATE)
     optimizer.build(model.trainable_variables)
-    held = {bias.path: columns for bias in biases}
     return TrainingForm(partial(tf.function(training_step, autograph=False), model, optimizer, held, batch), to_numpy)
 
 
@@ -355,7 +449,7 @@ def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     """The form of a problem that ours is compared with, or ours, which is called in tf.function as a Trainer does."""
     parameters = problem.parameters
     with tf.device(DEVICES[device]):
-        if problem.item.layer == "Translator":
+        if problem.item.layer in TRANSLATORS:
             return training_form(problem, against, device)
         if against is None:
             layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)

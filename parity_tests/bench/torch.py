@@ -16,6 +16,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import backends.torch as ours
 from attention_core.operators.training import Batch
+from attention_core.operators.translation import TRANSLATORS
+from backends import weights
 from backends.torch.arrays import from_numpy, to_numpy
 from backends.torch.runtime import build
 from parity_tests.bench.items import BOS, EOS, LEARNING_RATE, MAX_NORM, THIRD_PARTY, TOOLKITS, Problem
@@ -127,6 +129,84 @@ class Translator(nn.Module):
             state = torch.cat([state[0::2], state[1::2]], dim=-1)
         logits, _, _ = self.decoder(inputs, outputs, state, source_lens)
         return logits
+
+
+class Transformer(nn.Module):
+    """Embeddings times √size, with sines and cosines added, PyTorch's own layers, and logits."""
+
+    def __init__(
+        self, source_vocabulary: int, vocabulary: int, size: int, heads: int, hidden_size: int, layers: int
+    ) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(source_vocabulary, size), nn.Embedding(vocabulary, size)
+        options = {"dim_feedforward": hidden_size, "dropout": 0.0, "batch_first": True}
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(size, heads, **options), layers, enable_nested_tensor=False
+        )
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(size, heads, **options), layers)
+        self.dense = nn.Linear(size, vocabulary)
+
+    @staticmethod
+    def embedded(embedding: nn.Embedding, tokens: Tensor) -> Tensor:
+        """The tokens as vectors, at their positions."""
+        size = embedding.embedding_dim
+        steps = torch.arange(tokens.shape[1], device=tokens.device)
+        angles = steps[:, None] / 10000 ** (torch.arange(0, size, 2, device=tokens.device) / size)
+        positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+        return embedding(tokens) * size**0.5 + positions
+
+    def encode(self, source: Tensor, source_lens: Tensor) -> tuple[Tensor, Tensor]:
+        """The encoder's outputs, and where they are padding."""
+        padding = torch.arange(source.shape[1], device=source.device) >= source_lens[:, None]
+        return self.encoder(self.embedded(self.source, source), src_key_padding_mask=padding), padding
+
+    def decode(self, inputs: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
+        """The features of each step."""
+        future = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1], device=inputs.device).isinf()
+        masks = {"tgt_mask": future, "tgt_is_causal": True, "memory_key_padding_mask": padding}
+        return self.decoder(self.embedded(self.target, inputs), memory, **masks)
+
+    def forward(self, source: Tensor, source_lens: Tensor, inputs: Tensor) -> Tensor:
+        """The logits."""
+        return self.dense(self.decode(inputs, *self.encode(source, source_lens)))
+
+    @torch.no_grad()
+    def greedy(self, source: Tensor, source_lens: Tensor, steps: int) -> tuple[Tensor]:
+        """A loop over the steps, each of which decodes all tokens so far: PyTorch's layers have no cache."""
+        encoded, tokens = self.encode(source, source_lens), source.new_full((len(source), 1), BOS)
+        ended = torch.zeros_like(tokens[:, 0], dtype=torch.bool)
+        while tokens.shape[1] <= steps:
+            token = self.dense(self.decode(tokens, *encoded)[:, -1]).argmax(-1)
+            token = torch.where(ended, EOS, token)
+            tokens, ended = torch.cat([tokens, token[:, None]], dim=1), ended | (token == EOS)
+            if ended.all():
+                break
+        return (functional.pad(tokens[:, 1:], (0, steps + 1 - tokens.shape[1]), value=EOS),)
+
+
+def transformer(problem: Problem) -> Transformer:
+    """The Transformer of PyTorch's layers with the parameters of the problem."""
+    sizes, options, parameters = problem.sizes, problem.options, problem.parameters
+    vocabularies = sizes["source_vocabulary"], sizes["vocabulary"]
+    made = Transformer(*vocabularies, options["features"], *(options[name] for name in STACK))
+
+    def load(module: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
+        module.load_state_dict({name: from_numpy(array) for name, array in arrays.items()})
+
+    load(made.source, {"weight": parameters["encoder.embedding"]})
+    load(made.target, {"weight": parameters["decoder.embedding"]})
+    load(made.dense, {"weight": parameters["decoder.dense.W"], "bias": parameters["decoder.dense.b"]})
+    for name, stack in (("Encoder", made.encoder), ("Decoder", made.decoder)):
+        kind = f"Transformer{name}Layer"
+        for layer, arrays in zip(stack.layers, problem.stack(name.lower()), strict=True):
+            form = {**FORM, "num_heads": options["num_heads"]}
+            load(layer, weights.from_canonical(kind, arrays, f"torch.nn.{kind}", **form))
+    return made
+
+
+STACK = ("num_heads", "hidden_size", "num_layers")
+FORM = {"norm": "post", "activation": "relu", "epsilon": 1e-5}
+"""What no array says of a layer: the defaults of both."""
 
 
 def masked_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -242,6 +322,16 @@ class ModuleForm(Form):
         return loss, {name: array.grad for name, array in self.learned.items()}, self.gradients()
 
 
+def allocated(call: Call, device: str) -> int:
+    """The bytes that a call allocates at most on a GPU, beside what is there before."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    call()
+    torch.cuda.synchronize(device)
+    return max(torch.cuda.max_memory_allocated(device) - before, 1)
+
+
 def third_party(problem: Problem, against: str) -> nn.Module:
     """The module that ours is compared with, before it has its parameters."""
     sizes = problem.sizes
@@ -272,12 +362,12 @@ def filled(
 
 
 def translator_form(problem: Problem, against: str | None, device: str) -> Form:
-    """A translator that is trained or searches, as tutorials write it, as a toolkit has it, or ours."""
+    """A translator that is trained or searches: as tutorials or PyTorch have it, as a toolkit does, or ours."""
     item, steps = problem.item, problem.sizes["steps"]
     batch = Batch(*(from_numpy(array, device) for array in problem.inputs.values()))
     searches = "sentences" in item.outputs
     if against is None:
-        layer = build(ours.Translator, problem.options, "float32", device)
+        layer = build(getattr(ours, item.layer), problem.options, "float32", device)
         ours.set_parameters(layer, problem.parameters)
         if searches:
             return SearchForm(partial(our_search, layer, batch, steps, **item.keywords), to_numpy)
@@ -290,6 +380,11 @@ def translator_form(problem: Problem, against: str | None, device: str) -> Form:
         if searches:
             return SearchForm(toolkit.search(module, batch, steps, **item.keywords), to_numpy)
         loss_of = toolkit.loss(module, batch)
+    elif item.layer == "TransformerTranslator":
+        module = transformer(problem).to(device)
+        if searches:
+            return SearchForm(partial(module.eval().greedy, batch.source, batch.source_lens, steps), to_numpy)
+        loss_of = partial(masked_loss, module, batch)
     else:
         module = third_party(problem, against).to(device)
         filled(problem.parameters, module)
@@ -298,7 +393,7 @@ def translator_form(problem: Problem, against: str | None, device: str) -> Form:
     return TrainingForm(partial(training_step, loss_of, module, optimizer), to_numpy)
 
 
-def our_search(layer: ours.Translator, batch: Batch, steps: int, width: int = 1) -> tuple[Tensor]:
+def our_search(layer: Any, batch: Batch, steps: int, width: int = 1) -> tuple[Tensor]:
     """Greedy decoding, or beam search by more than one hypothesis."""
     given, options = (batch.source, batch.source_lens), {"bos": BOS, "eos": EOS, "max_steps": steps}
     if width == 1:
@@ -308,7 +403,7 @@ def our_search(layer: ours.Translator, batch: Batch, steps: int, width: int = 1)
 
 def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     """The form of a problem that ours is compared with, or ours."""
-    if problem.item.layer == "Translator":
+    if problem.item.layer in TRANSLATORS:
         return translator_form(problem, against, device)
     if against is None:
         layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)

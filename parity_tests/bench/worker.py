@@ -13,7 +13,7 @@ from parity_tests.bench.items import ADDITIVE_CONTEXT, ITEMS, LENGTH, Item, Prob
 from parity_tests.bench.measure import Disagreement, interleave, median, pin, rates, taken, validate, wall
 from parity_tests.workers.keeper import keep
 
-ANALYSIS, PEAK = "XLA's analysis", "peak of a fresh process"
+ANALYSIS, PEAK, ALLOCATED = "XLA's analysis", "peak of a fresh process", "peak of the device's allocator"
 """How memory is measured."""
 STEADY = 3
 """The number of calls, after the first one, that time a compiled call."""
@@ -71,7 +71,7 @@ def memory(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def taken_by(framework: Any, job: dict[str, Any], form: Any, part: str) -> dict[str, Any]:
-    """The bytes that a part of a form takes: XLA's own analysis, or the growth of this process.
+    """The bytes that a part of a form takes: XLA's own analysis, what is allocated on a GPU, or this process' growth.
 
     What a framework reads in and allocates once and for all is there by then: the form ran at small sizes before.
     """
@@ -79,6 +79,8 @@ def taken_by(framework: Any, job: dict[str, Any], form: Any, part: str) -> dict[
         return {"bytes": form.analysed(part), "how": ANALYSIS}
     small = {name: size for name, size in item_of(job).quick.items() if name in job["sizes"]}
     getattr(make(framework, job, job["form"], {**job["sizes"], **small}), part)()
+    if job["device"] != "cpu":
+        return {"bytes": framework.allocated(getattr(form, part), job["device"]), "how": ALLOCATED}
     return {"bytes": taken(getattr(form, part)), "how": PEAK}
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from attention_core.operators.translation import TRANSLATORS
 from backends import FRAMEWORKS, Availability
 from parity_tests.bench import charts, measure, page, runner, worker
 from parity_tests.bench.items import DIRECTIONS, EOS, ITEMS, PAD, PARTS, RESERVED, THIRD_PARTY, TOOLKITS, Item, Problem
@@ -61,7 +62,7 @@ def test_parameters_and_inputs_are_the_same_in_every_process(item):
         for name, array in arrays.items():
             np.testing.assert_array_equal(array, again[name])
             assert array.dtype in (np.float32, np.int32)
-    if item.layer == "Translator":
+    if item.layer in TRANSLATORS:
         lens = first.inputs["source_lens"].tolist()
         assert lens[0] == 4 and lens == sorted(lens, reverse=True) and first.inputs["target_lens"][0] == 2
         for tokens, ends in (("source", []), ("targets", [EOS])):
@@ -83,6 +84,10 @@ def test_the_work_of_a_forward_pass_is_counted():
     encoder, step = 2 * 3 * (2 + 1), 3 * 2 * (4 + 2) + scores + 2 * 4 + 2 * 3
     assert Problem(ITEMS["translator-greedy"], one).work == 5 * (2 * 2 + encoder) + step
     assert Problem(ITEMS["translator-beam"], one).work == 5 * (2 * 2 + encoder) + 5 * step
+    projected, feed_forward = 2 * 2, 2 * (2 * 8)
+    encoder = 5 * (4 * projected + 2 * 5 * 2 + feed_forward)
+    step = 4 * projected + 2 * 1 * 2 + 2 * projected + 2 * 5 * 2 + feed_forward
+    assert Problem(ITEMS["transformer"], {**one, "heads": 1}).work == encoder + 5 * 2 * projected + step + 2 * 3
 
 
 # ----------------------------------------------------------------------------------------------------- arithmetic
@@ -411,7 +416,7 @@ def agrees(framework: Any, problem: Problem, against: str, gradients: bool) -> N
     errors = measure.validate(ours, theirs, gradients)
     assert max(errors.values()) < 32
     assert gradients == any(name.startswith("gradient") for name in errors)
-    if problem.item.layer == "Translator":
+    if problem.item.layer in TRANSLATORS:
         assert set(errors) == ({"loss", "gradients' norm"} if gradients else {"sentences"})
     elif gradients:
         assert {f"gradient of {name}" for name in problem.parameters} <= set(errors)
