@@ -48,7 +48,7 @@ def report(run: Run, console: Console, every: bool = False) -> None:
     if run.drawn and run.seed is not None:
         line = f"drawn       {len(run.drawn)} of the cases, by seed {run.seed}; --seed S draws others"
         console.print(Text(line, style="dim"))
-    for line in red_lines(run):
+    for line in red_lines(run, console.width if console.is_terminal else None):
         console.print(line, soft_wrap=True)  # a command has to stay in one line
     for known in run.explanations:
         console.print(Text(f"looks like  {known.operator}: {known.sentence}", style="bold"), soft_wrap=True)
@@ -200,8 +200,11 @@ def _is_required(operator: str, argument: str) -> bool:
     return any(option.name == argument and option.default is None for option in options)
 
 
-def red_lines(run: Run) -> Iterable[RenderableType]:
-    """Print the red verdicts by operator and quantity: their number, the first few, and the first one's command."""
+def red_lines(run: Run, width: int | None) -> Iterable[RenderableType]:
+    """The red verdicts by operator and quantity: their number, the first few, and the first one's command.
+
+    The first few are wrapped to the width of a terminal; without a width, each stays in one line.
+    """
     groups: dict[tuple[str, ...], list[Verdict]] = defaultdict(list)
     compared: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for verdict in run.verdicts:
@@ -229,16 +232,19 @@ def red_lines(run: Run) -> Iterable[RenderableType]:
         yield Text.assemble(
             (f"{status:<11} ", "bold red"),
             (f"{pair}  {what}: {', '.join(counts)}", "bold"),
-            *(f"\n            {_located(verdict)}{verdict.reason}" for verdict in list(shown.values())[:MOST_SHOWN]),
+            *(f"\n{_indented(verdict, width)}" for verdict in list(shown.values())[:MOST_SHOWN]),
             ("\n            " + reproduce(red[0], run.command, run.drawn), "cyan"),
         )
     if len(groups) > MOST_RED:
         yield Text(f"            ... and {len(groups) - MOST_RED} more quantities; --json FILE has all of them")
 
 
-def _located(verdict: Verdict) -> str:
-    """The case of a verdict, without its operator, and its dtype."""
-    return f"{verdict.case.removeprefix(f'{verdict.operator}-')}  {verdict.dtype}  "
+def _indented(verdict: Verdict, width: int | None) -> str:
+    """The case of a verdict, without its operator, its dtype, and what is wrong."""
+    text = f"{verdict.case.removeprefix(f'{verdict.operator}-')}  {verdict.dtype}  {verdict.reason}"
+    if width is None:
+        return f"{' ' * 12}{text}"
+    return textwrap.fill(text, width, initial_indent=" " * 12, subsequent_indent=" " * 14, break_long_words=False)
 
 
 def reproduce(verdict: Verdict, command: str = "", drawn: Mapping[str, str] = MappingProxyType({})) -> str:
