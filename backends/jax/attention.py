@@ -21,7 +21,7 @@ from attention_core.operators.attention import (
 )
 from attention_core.specification import Part
 from backends.jax.arrays import Lengths, Offset
-from backends.jax.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_attention
+from backends.jax.blocked.additive import ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE, blocked_additive_attention
 from backends.jax.blocked.choice import use_blocks
 from backends.jax.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
 from backends.jax.masking import aligned, biased, open_keys, open_to, softmax_over
@@ -286,7 +286,7 @@ class Attention(Specified):
             return blocked_dot_attention(queries, *memory, scale=scale, softcap=softcap, bias=added), None
         # Of queries and keys it is the keys that are projected by now.
         terms = None
-        if bias is None and use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):
+        if bias is None and use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE):
             terms = self._additive_terms(queries)
         if terms is None:
             return None

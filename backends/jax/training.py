@@ -253,7 +253,7 @@ class Trainer:
         targets, lens, vocabulary = batch.targets, batch.target_lens, self.model.decoder.embedding.embedding
         known = lens is not None and not isinstance(lens, jax.core.Tracer) and len(self.device.device_set) == 1
         known = known and targets.size > 0 and as_written(self.model)
-        if not (known and use_blocks(targets, vocabulary, ROWS_MIN_ELEMENTS)):
+        if not (known and use_blocks(targets, vocabulary, ROWS_MIN_ELEMENTS, ROWS_MIN_ELEMENTS)):
             return None
         rows = np.flatnonzero(np.arange(targets.shape[1]) < np.asarray(lens)[:, None])
         step = -(-targets.size // 8)

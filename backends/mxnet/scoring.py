@@ -13,7 +13,7 @@ from attention_core.operators.scoring import (
     SCALED_DOT_SCORE,
 )
 from backends.mxnet.arrays import check
-from backends.mxnet.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_score
+from backends.mxnet.blocked.additive import ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE, blocked_additive_score
 from backends.mxnet.blocked.choice import use_blocks
 
 __all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
@@ -108,7 +108,7 @@ def _additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> n
         ones = np.ones((*keys.shape[:-1], 1), dtype=keys.dtype, ctx=keys.ctx)
         hidden = npx.activation(npx.batch_dot(ones, queries) + keys, act_type="tanh")
         return np.expand_dims(np.dot(hidden, w_v), -2)
-    if use_blocks(queries, keys, ADDITIVE_MIN_ELEMENTS):
+    if use_blocks(queries, keys, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE):
         return blocked_additive_score(queries, keys, w_v)
     hidden = np.expand_dims(queries, -2) + np.expand_dims(keys, -3)
     # np.tanh is slower than the activation function, and less accurate in float32.

@@ -20,7 +20,12 @@ from attention_core.operators.attention import (
 )
 from attention_core.specification import Part
 from backends.tf.arrays import Lengths, Offset, lengths
-from backends.tf.blocked.additive import ADDITIVE_MIN_ELEMENTS, SEQUENCE_MIN_ELEMENTS, blocked_additive_attention
+from backends.tf.blocked.additive import (
+    ADDITIVE_MIN_ELEMENTS,
+    ADDITIVE_MIN_ELSEWHERE,
+    SEQUENCE_MIN_ELEMENTS,
+    blocked_additive_attention,
+)
 from backends.tf.blocked.choice import has_tangents, threshold, use_blocks
 from backends.tf.blocked.decoder_steps import Scoring
 from backends.tf.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
@@ -322,7 +327,7 @@ class Attention(Specified):
             return blocked_dot_attention(queries, *memory, scale, self.sizes.get("softcap"), added), None
         # Of queries and keys it is the keys that are projected by now.
         terms, least = None, max(ADDITIVE_MIN_ELEMENTS, sequences * SEQUENCE_MIN_ELEMENTS)
-        if scale is None and bias is None and use_blocks(keys, queries, threshold(least)):
+        if scale is None and bias is None and use_blocks(keys, queries, threshold(least), ADDITIVE_MIN_ELSEWHERE):
             terms = self._additive_terms(queries)
         if terms is None or has_tangents(memory.values, *terms):
             return None

@@ -13,7 +13,7 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
-from backends.tf.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_score
+from backends.tf.blocked.additive import ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE, blocked_additive_score
 from backends.tf.blocked.choice import has_tangents, threshold, use_blocks
 from backends.tf.masking import size
 
@@ -100,7 +100,7 @@ def additive_score(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tf.Te
 
 
 def _additive_score(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tf.Tensor:
-    if use_blocks(queries, keys, threshold(ADDITIVE_MIN_ELEMENTS)) and not has_tangents(w_v):
+    if use_blocks(queries, keys, threshold(ADDITIVE_MIN_ELEMENTS), ADDITIVE_MIN_ELSEWHERE) and not has_tangents(w_v):
         return blocked_additive_score(queries, keys, w_v)
     hidden = tf.tanh(tf.expand_dims(queries, axis=-2) + tf.expand_dims(keys, axis=-3))
     # As rows of one matrix, which is faster in a graph than tf.linalg.matvec, and which TensorFlow Lite converts.

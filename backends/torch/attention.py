@@ -19,7 +19,7 @@ from attention_core.operators.attention import (
 )
 from attention_core.specification import Part
 from backends.torch.arrays import Lengths, Offset
-from backends.torch.blocked.additive import ADDITIVE_MIN_ELEMENTS, blocked_additive_attention
+from backends.torch.blocked.additive import ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE, blocked_additive_attention
 from backends.torch.blocked.choice import use_blocks
 from backends.torch.blocked.decoder_steps import Scoring
 from backends.torch.blocked.dot_product import DOT_MIN_ELEMENTS, dot_attention
@@ -281,8 +281,8 @@ class Attention(Specified):
             options = memory.mask, scale, self.sizes.get("softcap"), need_weights
             return dot_attention(queries, memory.keys, memory.values, added, *options)
         # Of queries and keys it is the keys that are projected by now.
-        terms = None
-        if not need_weights and bias is None and use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS):
+        terms, large = None, use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE)
+        if large and not need_weights and bias is None:
             terms = self._additive_terms(queries)
         if terms is None:
             return None

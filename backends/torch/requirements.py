@@ -20,7 +20,7 @@ REQUIREMENTS = Requirements(
         "threads": 1,
         "float32_matmul_precision": "highest",
         "cuda.matmul.allow_tf32": False,
-        "cudnn.allow_tf32": False,
+        "cudnn": False,
         "cuda.matmul.allow_fp16_reduced_precision_reduction": False,
         "cuda.matmul.allow_bf16_reduced_precision_reduction": False,
         "mha.fastpath": False,

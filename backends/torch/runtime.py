@@ -27,7 +27,7 @@ def configure() -> dict[str, Any]:
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.enabled = False  # its GRU and LSTM approximate what they compute in float32
     for name in REDUCED:
         setattr(torch.backends.cuda.matmul, name, False)
     torch.backends.mha.set_fastpath_enabled(False)
@@ -36,7 +36,7 @@ def configure() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "cuda.matmul.allow_tf32": torch.backends.cuda.matmul.allow_tf32,
-        "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
+        "cudnn": torch.backends.cudnn.enabled,
         **{f"cuda.matmul.{name}": getattr(torch.backends.cuda.matmul, name) for name in REDUCED},
         "mha.fastpath": torch.backends.mha.get_fastpath_enabled(),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),

@@ -1,4 +1,4 @@
-"""Regressions from fuzzing: each line was a difference between implementations once, and is a case since."""
+"""Regressions from fuzzing and from other devices: each line showed a difference once, and is a case since."""
 
 from __future__ import annotations
 
@@ -35,4 +35,19 @@ FOUND: tuple[Drawn, ...] = (
     # In float32, the square of a short vector was 0 and that of a long one inf, and the cosines were 0.
     Drawn("cosine_score", dtype="float32", sizes={"features": 2}, scales={"keys": 1e-30}),
     Drawn("cosine_score", dtype="float32", sizes={"features": 2}, scales={"queries": 1e30}, forward=True),
+    # On a GPU, PyTorch and JAX multiply matrices of these sizes in TensorFloat-32 if allowed to, and smaller ones not.
+    Drawn("dot_score", dtype="float32", sizes={"batch": 2, "queries": 32, "keys": 32, "features": 64}),
+    Drawn(
+        "DotProductAttention",
+        method="call",
+        dtype="float32",
+        sizes={"batch": 2, "queries": 32, "keys": 32, "features": 64, "value_features": 32},
+    ),
+    Drawn(
+        "MultiHeadAttention",
+        method="call",
+        dtype="float32",
+        sizes={"batch": 2, "queries": 32, "keys": 32, "heads": 2, "head_size": 32, "query_size": 32},
+    ),
+    Drawn("GRU", method="call", dtype="float32", sizes={"batch": 32, "steps": 2, "input_size": 32, "hidden_size": 32}),
 )

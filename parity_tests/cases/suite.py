@@ -85,7 +85,7 @@ def repeated_cases(cases: Sequence[Case]) -> Iterator[Case]:
 
 
 def found_cases() -> Iterator[Case]:
-    """The regressions from fuzzing, as cases like any other."""
+    """The regressions from fuzzing and from other devices, as cases like any other."""
     for drawn in FOUND:
         case = Case(**drawn.as_case())
-        yield replace(case, name=f"found_{case.name.removeprefix('drawn_')}", shows="Found by fuzzing.")
+        yield replace(case, name=f"found_{case.name.removeprefix('drawn_')}", shows="Found by fuzzing, or on a GPU.")

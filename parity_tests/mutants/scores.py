@@ -118,10 +118,32 @@ def gradient_stopped(original: Any, keys: Any) -> Any:
     return original(keys=np.real(keys))
 
 
-@mutant("dot_score-*", of="dot_score", red="*:*", dtype="float32")
-def tensor_float_32(original: Any, queries: Any, keys: Any) -> Any:
-    """TF32 is left on: products keep 10 bits of each factor."""
-    return original(queries=_to_tensor_float(queries), keys=_to_tensor_float(keys))
+def _on_tensor_cores(queries: Any, keys: Any) -> bool:
+    """Whether PyTorch and JAX leave the product of so many queries and keys to the tensor cores of a GPU."""
+    return queries.shape[-1] >= 32 and all(size % 8 == 0 for size in (*queries.shape[-2:], keys.shape[-2]))
+
+
+def _is_wide(case: Case) -> bool:
+    """Whether the queries and keys of a case, or of its heads, are multiplied there."""
+    if "queries" not in case.inputs or "keys" not in case.inputs:
+        return False
+    queries, keys, heads = case.inputs["queries"], case.inputs["keys"], case.options.get("num_heads", 1)
+    return _on_tensor_cores(queries[..., : queries.shape[-1] // heads], keys)
+
+
+def _left_on(name: str, operator: str, function: str) -> None:
+    sentence = f"TF32 is left on in {operator}: where tensor cores multiply, 10 bits of each factor are kept."
+
+    @mutant(f"{operator}-*", of=function, touches=_is_wide, dtype="float32", name=name, sentence=sentence)
+    def tensor_float_32(original: Any, queries: Any, keys: Any) -> Any:
+        if not _on_tensor_cores(queries, keys):
+            return original()
+        return original(queries=_to_tensor_float(queries), keys=_to_tensor_float(keys))
+
+
+_left_on("tensor_float_32", "dot_score", "dot_score")
+_left_on("tensor_float_32_in_attention", "DotProductAttention", "scaled_dot_score")
+_left_on("tensor_float_32_in_heads", "MultiHeadAttention", "scaled_dot_score")
 
 
 @mutant("dot_score-*", of="dot_score", red="dot_score-no_{keys,queries,batch}:*")

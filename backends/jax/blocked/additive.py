@@ -33,6 +33,9 @@ __all__ = ["blocked_additive_score", "blocked_additive_attention"]
 ADDITIVE_MIN_ELEMENTS = 2**24
 """So many elements, batch · heads · queries · keys · hidden_size, take blocks: measured on a CPU."""
 
+ADDITIVE_MIN_ELSEWHERE = 2**30
+"""The same on other devices: an array of so many elements takes 4 GiB in float32."""
+
 ROWS = 96
 """The least queries of a block of a context: what is of one key alone is computed once for so many queries."""
 

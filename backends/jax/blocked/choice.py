@@ -14,17 +14,22 @@ __all__ = ["use_blocks", "set_path"]
 forced: str | None = None
 
 
-def use_blocks(queries: jax.Array, keys: jax.Array, least: int) -> bool:
+def use_blocks(queries: jax.Array, keys: jax.Array, least: int, elsewhere: float = math.inf) -> bool:
     """Whether to compute in blocks: from `least` elements on, or as `set_path` says.
 
     elements = batch · heads · queries · keys · features
+
+    On other devices than a CPU from `elsewhere` on: there blocks take longer, and save memory alone. The
+    device is JAX's default one, since a traced array has none.
 
     A size that is symbolic, as jax.export has them, counts as small, forced or not: there is no number of blocks then.
     """
     sizes = (*queries.shape, keys.shape[-2])
     if not all(isinstance(size, int) for size in sizes):
         return False
-    return math.prod(sizes) >= least if forced is None else forced == "blocked"
+    if forced is not None:
+        return forced == "blocked"
+    return math.prod(sizes) >= (least if jax.default_backend() == "cpu" else elsewhere)
 
 
 def set_path(path: str | None) -> None:

@@ -12,6 +12,9 @@ __all__ = ["blocked_additive_score"]
 ADDITIVE_MIN_ELEMENTS = 2**19
 """The elements, batch · heads · queries · keys · hidden_size, from which on blocks are faster on a CPU."""
 
+ADDITIVE_MIN_ELSEWHERE = 2**30
+"""The same on other devices: an array of so many elements takes 4 GiB in float32."""
+
 BLOCK = 2**21
 """The elements of a block, few enough for a cache, and enough to outweigh the cost of a call."""
 

@@ -14,12 +14,17 @@ __all__ = ["use_blocks", "set_path"]
 forced: str | None = None
 
 
-def use_blocks(queries: np.ndarray, keys: np.ndarray, least: int) -> bool:
+def use_blocks(queries: np.ndarray, keys: np.ndarray, least: int, elsewhere: float = math.inf) -> bool:
     """Whether to compute in blocks: from `least` elements on, or as `set_path` says.
 
     elements = batch · heads · queries · keys · features
+
+    On other devices than a CPU from `elsewhere` on: there blocks take longer, and save memory alone.
     """
-    return forced == "blocked" if forced else math.prod(queries.shape) * keys.shape[-2] >= least
+    if forced is not None:
+        return forced == "blocked"
+    here = least if queries.ctx.device_type == "cpu" else elsewhere
+    return math.prod(queries.shape) * keys.shape[-2] >= here
 
 
 def set_path(path: str | None) -> None:

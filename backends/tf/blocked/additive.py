@@ -27,6 +27,9 @@ __all__ = ["blocked_additive_score", "blocked_additive_attention"]
 ADDITIVE_MIN_ELEMENTS = 2**24
 """The elements, batch · heads · queries · keys · hidden_size, from which on blocks win, though they are compiled."""
 
+ADDITIVE_MIN_ELSEWHERE = 2**30
+"""The same on other devices: an array of so many elements takes 4 GiB in float32."""
+
 SEQUENCE_MIN_ELEMENTS = 2**20
 """The elements of one sequence, queries · keys · hidden_size, from which on a context may be computed alone."""
 

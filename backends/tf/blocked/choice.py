@@ -15,16 +15,22 @@ __all__ = ["use_blocks", "set_path"]
 forced: str | None = None
 
 
-def use_blocks(queries: tf.Tensor, keys: tf.Tensor, least: int) -> bool:
+def use_blocks(queries: tf.Tensor, keys: tf.Tensor, least: int, elsewhere: float = math.inf) -> bool:
     """Whether to compute in blocks: from `least` elements on, or as `set_path` says.
 
     elements = batch · heads · queries · keys · features
+
+    Where there is a GPU from `elsewhere` on: in PyTorch and JAX blocks take longer there, and save memory alone.
 
     A size that is unknown while a graph is traced counts as small. In forward mode the plain formula is taken: kernels
     have no tangents.
     """
     shape = (*queries.shape, keys.shape[-2])
-    large = forced == "blocked" if forced is not None else None not in shape and math.prod(shape) >= least
+    if forced is not None:
+        large = forced == "blocked"
+    else:
+        here = elsewhere if tf.config.list_logical_devices("GPU") else least
+        large = None not in shape and math.prod(shape) >= here
     return large and not has_tangents(queries, keys)
 
 

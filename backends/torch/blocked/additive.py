@@ -51,6 +51,9 @@ __all__ = ["blocked_additive_score", "blocked_additive_attention"]
 ADDITIVE_MIN_ELEMENTS = 2**19
 """The number of elements, batch · heads · queries · keys · hidden_size, from which on blocks are faster on a CPU."""
 
+ADDITIVE_MIN_ELSEWHERE = 2**30
+"""The same on other devices: an array of so many elements takes 4 GiB in float32."""
+
 QUERIES, SCORES = 8, 2**15
 """The number of queries, and of scores, from which on features are faster than rows."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import torch
@@ -14,10 +15,12 @@ __all__ = ["use_blocks", "set_path"]
 forced: str | None = None
 
 
-def use_blocks(queries: torch.Tensor, keys: torch.Tensor, least: int) -> bool:
+def use_blocks(queries: torch.Tensor, keys: torch.Tensor, least: int, elsewhere: float = math.inf) -> bool:
     """Whether to compute in blocks: from `least` elements on, or as `set_path` says.
 
     elements = batch · heads · queries · keys · features
+
+    On other devices than a CPU from `elsewhere` on: there blocks take longer, and save memory alone.
 
     Only sizes are looked at, so that nothing waits for a device, and a compiled function is specialised to its sizes.
     In forward mode the plain formula is taken: kernels have no tangents.
@@ -26,7 +29,7 @@ def use_blocks(queries: torch.Tensor, keys: torch.Tensor, least: int) -> bool:
         return False
     if forced is not None:
         return forced == "blocked"
-    return queries.numel() * keys.shape[-2] >= least
+    return queries.numel() * keys.shape[-2] >= (least if queries.device.type == "cpu" else elsewhere)
 
 
 def set_path(path: str | None) -> None:

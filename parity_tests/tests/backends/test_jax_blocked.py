@@ -189,3 +189,10 @@ def test_a_context_alone_keeps_nothing_of_queries_by_keys():
 
     step = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*arrays).compile()
     assert step.memory_analysis().temp_size_in_bytes < 4096 * 4096 * 4 / 8
+
+
+def test_other_devices_than_a_cpu_use_blocks_from_a_size_of_their_own_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    queries, keys = jnp.zeros((3, 4, 5)), jnp.zeros((3, 7, 5))
+    assert not choice.use_blocks(queries, keys, 1)
+    assert [choice.use_blocks(queries, keys, 1, 3 * 4 * 7 * 5 + more) for more in (0, 1)] == [True, False]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -379,3 +380,10 @@ def test_the_gradient_of_a_fill_goes_to_the_right_side(name: str, hidden: list[s
         numpy.testing.assert_allclose(found[key], expected, rtol=0, atol=1e-13, err_msg=key)
     for key in hidden:
         assert (found[key][1, 3:] == 0).all() and (found[key][1, :3] != 0).all()
+
+
+def test_other_devices_than_a_cpu_use_blocks_from_a_size_of_their_own_on():
+    gpu: Any = SimpleNamespace(device_type="gpu")
+    queries, keys = (SimpleNamespace(shape=(3, count, 5), ctx=gpu) for count in (4, 7))
+    assert not choice.use_blocks(queries, keys, 1)
+    assert [choice.use_blocks(queries, keys, 1, 3 * 4 * 7 * 5 + more) for more in (0, 1)] == [True, False]

@@ -222,3 +222,11 @@ def test_quantized_inner_layers_are_called(inner: str, expected: int, called: li
     called.clear()
     np.testing.assert_allclose(layer(*given)[0], logits, atol=0.05)
     assert len(called) == expected
+
+
+def test_blocks_are_used_from_a_size_of_their_own_on_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    choice.set_path(None)
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind] if kind == "GPU" else [])
+    queries, keys = tf.zeros((3, 4, 5)), tf.zeros((3, 7, 5))
+    assert not choice.use_blocks(queries, keys, 1)
+    assert [choice.use_blocks(queries, keys, 1, 3 * 4 * 7 * 5 + more) for more in (0, 1)] == [True, False]

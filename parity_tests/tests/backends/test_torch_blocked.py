@@ -324,3 +324,10 @@ def test_steps_work_under_vmap_and_grad_of_torch_func(decoder: torch.nn.Module):
     found = torch.func.vmap(torch.func.grad(loss))(memories)
     choice.set_path("plain")  # whose cell torch.func does not map
     torch.testing.assert_close(found, torch.stack([torch.func.grad(loss)(own) for own in memories]))
+
+
+def test_other_devices_than_a_cpu_use_blocks_from_a_size_of_their_own_on():
+    choice.set_path(None)
+    queries, keys = torch.zeros(3, 4, 5, device="meta"), torch.zeros(3, 7, 5, device="meta")
+    assert not choice.use_blocks(queries, keys, 1)
+    assert [choice.use_blocks(queries, keys, 1, 3 * 4 * 7 * 5 + more) for more in (0, 1)] == [True, False]

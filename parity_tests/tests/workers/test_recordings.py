@@ -68,7 +68,7 @@ def test_a_recording_has_versions_device_and_settings(registry, tmp_path: Path):
     result = invoke(
         "record", "--backend", "one", "--case", "dot_score-[!cp]*", "--dtype", "float32,float64", "-o", path
     )
-    assert result.exit_code == 0 and "one on cpu: 9 of 9 cells answered; " in squeezed(result)
+    assert result.exit_code == 0 and "one on cpu: 10 of 10 cells answered; " in squeezed(result)
     recording = Recording.load(path)
     selection = Selection(["float32", "float64"], "dot_score-[!cp]*", [])
     assert (recording.backend, recording.device, recording.selection) == ("one", "cpu", selection)

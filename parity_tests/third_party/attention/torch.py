@@ -133,7 +133,7 @@ def self_attention(call: Attention, made: Callable[..., nn.Module]) -> torch.Ten
         before += array.shape[-1]
     outward = functional.pad(in_heads(parameters["W_o"].T).T, (0, 0, 0, half - query_size))
     bias = widened(parameters["b_o"], half)
-    module = made(width, count, dtype=call.queries.dtype)
+    module = made(width, count, dtype=call.queries.dtype).to(inputs.device)
     attention = module if isinstance(module, nn.MultiheadAttention) else module.self_attn
     attention.load_state_dict(
         {
@@ -145,7 +145,7 @@ def self_attention(call: Attention, made: Callable[..., nn.Module]) -> torch.Ten
     )
     floating = call.mask is not None and call.mask.is_floating_point()
     opened, closed = (0.0, -torch.inf) if floating else (True, False)
-    mask = torch.full((len(inputs), count, ahead + behind, ahead + behind), opened)
+    mask = torch.full((len(inputs), count, ahead + behind, ahead + behind), opened, device=inputs.device)
     mask[..., :ahead] = closed
     if call.mask is not None:
         mask[:, :num_heads, :ahead, ahead:] = call.head_mask

@@ -21,8 +21,8 @@ Tensor: TypeAlias = torch.Tensor
 
 
 def loaded(layer: nn.Module, parameters: Mapping[str, Tensor]) -> nn.Module:
-    """The layer with that state_dict, whatever prefix its names have, in its dtype, in evaluation mode."""
-    layer = layer.to(next(iter(parameters.values())).dtype)
+    """The layer with that state_dict, whatever prefix its names have, in its dtype and place, in evaluation mode."""
+    layer = layer.to(next(iter(parameters.values())))
     known = layer.state_dict()
     layer.load_state_dict({matching(name, known): array for name, array in parameters.items()})
     return layer.eval()
@@ -66,7 +66,7 @@ GRU, LSTM = recurrent(nn.GRU), recurrent(nn.LSTM)
 
 def hidden_keys(keys: Tensor, valid_lens: Tensor) -> Tensor:
     """True where a key is hidden: PyTorch's key_padding_mask, (batch, keys)."""
-    return torch.arange(keys.shape[1]) >= valid_lens[:, None]
+    return torch.arange(keys.shape[1], device=keys.device) >= valid_lens[:, None]
 
 
 @takes(Attention, "valid_lens", "num_heads", "bias", "per_head")
@@ -118,7 +118,7 @@ def weights_of(attention: nn.MultiheadAttention) -> list[Tensor]:
 
 def later_steps(inputs: Tensor) -> Tensor:
     """True where a step comes later than the one that attends: PyTorch's mask, (steps, steps)."""
-    return torch.ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool).triu(1)
+    return inputs.new_ones(inputs.shape[1], inputs.shape[1], dtype=torch.bool).triu(1)
 
 
 def LayerNorm(parameters: Parameters, inputs: Tensor, *, bias: bool = True, epsilon: float) -> Tensor:
