@@ -275,12 +275,13 @@ class Attention(Specified):
     ) -> Answer | None:
         """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
 
-        Inner products and additive scores do, for the context alone.
+        For the context alone: inner products do from DOT_MIN_ELEMENTS elements of one head on, additive scores from
+        ADDITIVE_MIN_ELEMENTS of all.
         """
         if need_weights:
             return None
-        scale = self._dot_scale(queries.shape[-1])
-        if scale is not None and use_blocks(queries, memory.keys, DOT_MIN_ELEMENTS):
+        scale, one_head = self._dot_scale(queries.shape[-1]), jax.ShapeDtypeStruct(queries.shape[-2:], queries.dtype)
+        if scale is not None and use_blocks(one_head, memory.keys, DOT_MIN_ELEMENTS):
             added = None if bias is None else aligned(bias, queries.ndim)
             softcap = self.sizes.get("softcap")
             return blocked_dot_attention(queries, *memory, scale=scale, softcap=softcap, bias=added), None
@@ -327,7 +328,8 @@ class Attention(Specified):
         """Prepare for one call: blocks of inner products clear what they read, so that no copy is needed."""
         dropped = dropout_mask is not None or drops(self.dropout)
         rows, columns = self._to_batch_first(queries), self._to_batch_first(keys)
-        blocked = isinstance(self, DotProductAttention) and use_blocks(rows, columns, DOT_MIN_ELEMENTS)
+        one_head = jax.ShapeDtypeStruct(rows.shape[-2:], rows.dtype)
+        blocked = isinstance(self, DotProductAttention) and use_blocks(one_head, columns, DOT_MIN_ELEMENTS)
         if need_weights or dropped or not blocked:
             return self._prepare(keys, values, valid_lens, mask)
         return Memory(columns, self._to_batch_first(values), one_mask(columns, valid_lens, mask))

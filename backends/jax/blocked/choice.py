@@ -14,7 +14,9 @@ __all__ = ["use_blocks", "set_path"]
 forced: str | None = None
 
 
-def use_blocks(queries: jax.Array, keys: jax.Array, least: int, elsewhere: float = math.inf) -> bool:
+def use_blocks(
+    queries: jax.Array | jax.ShapeDtypeStruct, keys: jax.Array, least: int, elsewhere: float = math.inf
+) -> bool:
     """Whether to compute in blocks: from `least` elements on, or as `set_path` says.
 
     elements = batch · heads · queries · keys · features

@@ -19,8 +19,8 @@ __all__ = ["blocked_dot_attention"]
 ROWS, COLUMNS = 512, 128
 """So many queries and keys, at most, are in a block of inner products."""
 
-DOT_MIN_ELEMENTS = 2**22
-"""So many elements, batch · heads · queries · keys · features, take blocks: a guess, not measured."""
+DOT_MIN_ELEMENTS = 2**20
+"""The number of elements of one head, queries · keys · features, from which on blocks are faster: on a CPU."""
 
 
 @with_auto_axes

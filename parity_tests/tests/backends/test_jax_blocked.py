@@ -15,6 +15,7 @@ from flax import nnx
 
 from attention_core.errors import PATHS
 from backends import jax as attention
+from backends.jax import attention as attention_file
 from backends.jax.blocked import additive, blocks, choice, dot_product
 
 
@@ -196,3 +197,11 @@ def test_other_devices_than_a_cpu_use_blocks_from_a_size_of_their_own_on(monkeyp
     queries, keys = jnp.zeros((3, 4, 5)), jnp.zeros((3, 7, 5))
     assert not choice.use_blocks(queries, keys, 1)
     assert [choice.use_blocks(queries, keys, 1, 3 * 4 * 7 * 5 + more) for more in (0, 1)] == [True, False]
+
+
+def test_the_size_of_a_head_chooses_the_path_of_inner_products(monkeypatch: pytest.MonkeyPatch):
+    heads, layer = jnp.ones((3, 2, 4, 5)), attention.DotProductAttention()
+    for more, blocks_of_heads in ((0, True), (1, False)):
+        monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 4 * 5 + more)
+        taken = layer._in_blocks(heads, attention.Memory(heads, heads, None), False, None)
+        assert (taken is not None) is blocks_of_heads
