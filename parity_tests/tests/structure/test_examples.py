@@ -96,6 +96,31 @@ def test_a_translator_in_twenty_lines(backend: SimpleNamespace):
     assert len(losses) == 3 and losses[2] < losses[0] < 3.0 and "16 may 1984  → " in output
 
 
+def test_the_cost_over_the_length(backend: SimpleNamespace, example: Callable[..., str]):
+    """Times and memory are measured; what is due by the counts is equal at twice the features."""
+    lines = example("cost_over_length.py", backend.name, 256).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["128", "256"]
+    numbers = [list(map(float, line.split()[1:])) for line in lines[2:]]
+    assert all(len(row) == 6 and min(row) > 0.0 for row in numbers)
+    assert [row[3] for row in numbers] == [0.62, 0.75]
+
+
+@pytest.mark.parametrize("task", ["next", "masked"])
+def test_a_language_model_learns(
+    backend: SimpleNamespace, task: str, example: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+):
+    """With a tenth of its sentences the perplexity falls, and the framework does not show in its first digits."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "language_models"))
+    output = example(f"language_models/{backend.name}_loop.py", task, "", 400)
+    perplexities = [float(number) for number in re.findall(r"perplexity ([\d.]+)", output)]
+    assert perplexities == sorted(perplexities, reverse=True) and len(perplexities) == 5
+    assert perplexities[0] == pytest.approx(PERPLEXITIES[task], rel=1e-3) and "  →  " in output
+
+
+PERPLEXITIES = {"next": 74.26, "masked": 116.9}
+"""After the first epoch, in all frameworks: they begin with the same parameters and the same batches."""
+
+
 def command(*arguments: object) -> str:
     """The output of a command, which has to succeed."""
     result = CliRunner().invoke(main, list(map(str, arguments)))
