@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from attention_core.operators.training import Batch
 from attention_core.operators.translation import TRANSLATORS
 from attention_core.specification import Layer
 from backends import FRAMEWORKS
+from parity_tests.third_party.layers.shared import part_of
 
 THIRD_PARTY = "third party"
 EAGER = "third party, eager"
@@ -433,11 +434,7 @@ class Problem:
 
     def stack(self, name: str) -> list[dict[str, np.ndarray]]:
         """The parameters of each layer of the encoder or the decoder of a Transformer."""
-        starts = [f"{name}.layers.{number}." for number in range(self.sizes["layers"])]
-        return [
-            {key.removeprefix(at): self.parameters[key] for key in self.parameters if key.startswith(at)}
-            for at in starts
-        ]
+        return [part_of(self.parameters, f"{name}.layers.{number}") for number in range(self.sizes["layers"])]
 
     @functools.cached_property
     def inputs(self) -> dict[str, np.ndarray]:
@@ -506,3 +503,18 @@ SHARPER = 32.0
 """The factor of the weights of the logits for a search."""
 NEVER = -100.0
 """A logit that no token has which is chosen."""
+SUBLAYERS = {
+    **dict.fromkeys(("self_attention", "cross_attention"), "MultiHeadAttention"),
+    **dict.fromkeys(("norm_1", "norm_2", "norm_3"), "LayerNorm"),
+}
+"""What a Transformer's layer is made of, beside its network."""
+
+
+def inner_layers(
+    arrays: Mapping[str, np.ndarray], num_heads: int
+) -> Iterator[tuple[str, dict[str, np.ndarray], dict[str, Any]]]:
+    """The attentions of a Transformer's layer, then its normalizations: name, parameters, and what these do not say."""
+    forms: dict[str, dict[str, Any]] = {"MultiHeadAttention": {"num_heads": num_heads}, "LayerNorm": {"epsilon": 1e-5}}
+    for part, layer in SUBLAYERS.items():
+        if parameters := part_of(arrays, part):
+            yield layer, parameters, forms[layer]

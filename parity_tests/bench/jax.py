@@ -19,7 +19,7 @@ from attention_core.operators.translation import TRANSLATORS
 from backends import weights
 from backends.jax.arrays import from_numpy, to_numpy
 from backends.jax.runtime import build
-from parity_tests.bench.items import BOS, EOS, LEARNED, LEARNING_RATE, MAX_NORM, UNCOMPILED, Problem
+from parity_tests.bench.items import BOS, EOS, LEARNED, LEARNING_RATE, MAX_NORM, UNCOMPILED, Problem, inner_layers
 from parity_tests.bench.measure import Form, TrainingForm
 
 Arrays = dict[str, jax.Array]
@@ -141,15 +141,9 @@ class TransformerLayer(nnx.Module):
 
     def fill(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Set the parameters to canonical ones."""
-        inner: dict[nnx.Module, tuple[str, str, str]] = {}
-        for part, attention in zip(("self_attention", "cross_attention"), self.attentions, strict=False):
-            inner[attention] = part, "MultiHeadAttention", "flax.nnx.MultiHeadAttention"
-        for number, norm in enumerate(self.norms, 1):
-            inner[norm] = f"norm_{number}", "LayerNorm", "flax.nnx.LayerNorm"
-        for module, (part, layer, source) in inner.items():
-            canonical = {name.removeprefix(f"{part}."): arrays[name] for name in arrays if name.startswith(f"{part}.")}
-            option = {"num_heads": self.attentions[0].num_heads} if "Attention" in layer else {"epsilon": 1e-5}
-            for path, array in weights.from_canonical(layer, canonical, source, **option).items():
+        inner = inner_layers(arrays, self.attentions[0].num_heads)
+        for module, (layer, parameters, form) in zip((*self.attentions, *self.norms), inner, strict=True):
+            for path, array in weights.from_canonical(layer, parameters, f"flax.nnx.{layer}", **form).items():
                 attrgetter(path)(module)[...] = jnp.asarray(array)
         for number, linear in enumerate((self.linear_1, self.linear_2), 1):
             linear.kernel[...] = jnp.asarray(arrays[f"feed_forward.W_{number}"].T)

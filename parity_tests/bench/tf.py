@@ -18,7 +18,7 @@ from attention_core.operators.translation import TRANSLATORS
 from backends import weights
 from backends.tf.arrays import DEVICES, from_numpy, to_numpy
 from backends.tf.runtime import build
-from parity_tests.bench.items import EAGER, LEARNING_RATE, MAX_NORM, Problem
+from parity_tests.bench.items import EAGER, LEARNING_RATE, MAX_NORM, Problem, inner_layers
 from parity_tests.bench.measure import Call, Form, TrainingForm, canonical, stored
 
 Tensors = dict[str, Tensor]
@@ -177,16 +177,11 @@ class TransformerLayer(keras.layers.Layer):
 
     def fill(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Set the parameters to canonical ones."""
-        inner: list[tuple[keras.layers.Layer, str, str, str, dict[str, Any]]] = []
-        for part, attention in zip(("self_attention", "cross_attention"), self.attentions, strict=False):
-            option: dict[str, Any] = {"num_heads": attention.num_heads}
-            inner.append((attention, part, "MultiHeadAttention", "keras.MultiHeadAttention", option))
-        for number, norm in enumerate(self.norms, 1):
-            inner.append((norm, f"norm_{number}", "LayerNorm", "keras.LayerNormalization", {"epsilon": 1e-5}))
-        for module, part, layer, source, option in inner:
-            canonical = {name.removeprefix(f"{part}."): arrays[name] for name in arrays if name.startswith(f"{part}.")}
+        inner = inner_layers(arrays, self.attentions[0].num_heads)
+        for module, (layer, parameters, form) in zip((*self.attentions, *self.norms), inner, strict=True):
             variables = {variable.path.removeprefix(f"{module.path}/"): variable for variable in module.variables}
-            for path, array in weights.from_canonical(layer, canonical, source, **option).items():
+            source = f"keras.{type(module).__name__}"
+            for path, array in weights.from_canonical(layer, parameters, source, **form).items():
                 variables[path].assign(array)
         for number, dense in enumerate((self.dense_1, self.dense_2), 1):
             dense.kernel.assign(arrays[f"feed_forward.W_{number}"].T)

@@ -21,8 +21,8 @@ def use_blocks(
 
     elements = batch · heads · queries · keys · features
 
-    On other devices than a CPU from `elsewhere` on: there blocks take longer, and save memory alone. The
-    device is JAX's default one, since a traced array has none.
+    On other devices than a CPU from `elsewhere` on: there blocks take longer, and save memory alone. The device is
+    JAX's default one, since a traced array has none.
 
     A size that is symbolic, as jax.export has them, counts as small, forced or not: there is no number of blocks then.
     """
