@@ -140,6 +140,15 @@ def offset_of_window(title: str, given: Mapping[str, Any], axes: Mapping[str, in
         check_unused(title, "offset", given["offset"], f"mode={given['mode']!r} predicts the centre of its window")
 
 
+def offset_of_rotary_positions(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse an offset that would be ignored.
+
+    Raises: OptionError.
+    """
+    if given["rotary_layout"] is None:
+        check_unused(title, "offset", given["offset"], "rotary_layout=None has no positions")
+
+
 def known_tokens(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
     """Refuse a first or last token outside the vocabulary.
 

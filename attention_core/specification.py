@@ -150,10 +150,14 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Part:
-    """A layer inside another one, and its constructor's arguments."""
+    """A layer inside another one, and its constructor's arguments.
+
+    `shared` are its canonical arrays that are those of another inner layer, with their names in the outer layer.
+    """
 
     layer: Layer
     config: Config
+    shared: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,7 @@ class Layer:
         shapes = dict(self.own_shapes(sizes))
         for name, part in self.inside(sizes).items():
             inner = part.layer.shapes(part.layer.sizes(part.config))
-            shapes |= {f"{name}.{array}": shape for array, shape in inner.items()}
+            shapes |= {f"{name}.{array}": shape for array, shape in inner.items() if array not in part.shared}
         return shapes
 
     def fans(self, sizes: Sizes) -> dict[str, int]:
@@ -217,7 +221,8 @@ class Layer:
             yield name, named[pattern(name)], sizes
         for prefix, part in self.inside(sizes).items():
             for name, parameter, inner in part.layer._described(part.layer.sizes(part.config)):
-                yield f"{prefix}.{name}", parameter, inner
+                if name not in part.shared:
+                    yield f"{prefix}.{name}", parameter, inner
 
     @property
     def trainable(self) -> bool:

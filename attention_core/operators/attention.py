@@ -306,6 +306,8 @@ ALIKE_SCORES = tuple(score for score in SCORE_NAMES if "query_size" not in _size
 """The scores that compare query and key feature by feature, so that both must have the same size."""
 CAPPED_SCORES = tuple(score for score in SCORE_NAMES if SOFTCAP in SCORES[score][0].options)
 """The scores that may be bounded by softcap."""
+INNER_PRODUCTS = tuple(score for score in SCORE_NAMES if SCORES[score][0] is DOT_PRODUCT_ATTENTION)
+"""The scores that are an inner product of query and key."""
 ALIKE = (
     f"The scores {', '.join(ALIKE_SCORES[:-1])} and {ALIKE_SCORES[-1]} compare features one by one, and need as many "
     "in a query as in a key."

@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from attention_core.errors import OptionError
-from attention_core.operators.attention import _QUERY_SIZE, CAPPED_SCORES, HIDDEN, extension, score_option, scored
+from attention_core.errors import OptionError, check_unused
+from attention_core.operators.attention import (
+    _QUERY_SIZE,
+    CAPPED_SCORES,
+    HIDDEN,
+    INNER_PRODUCTS,
+    extension,
+    score_option,
+    scored,
+)
 from attention_core.operators.common import (
     ABNAR,
     AINSLIE,
@@ -17,14 +25,23 @@ from attention_core.operators.common import (
     MASK,
     MICHEL,
     NEED_WEIGHTS,
+    OFFSET,
     SOFTCAP,
+    SU,
     TIME_MAJOR,
     VALID_LENS,
     VASWANI_HEADS,
     WEIGHTS,
 )
 from attention_core.operators.local import NUM_POSITIONS
-from attention_core.rules import position_for_each_key, some_heads, some_weights, weights_per_head
+from attention_core.operators.positions import ROTARY_BASE, ROTARY_LAYOUT, ROTARY_POSITIONS
+from attention_core.rules import (
+    offset_of_rotary_positions,
+    position_for_each_key,
+    some_heads,
+    some_weights,
+    weights_per_head,
+)
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
 
 _HEADS_FORMULA = (
@@ -48,6 +65,26 @@ _HEAD_MASK = Tensor(
 )
 
 _HEADS_DROPOUT = Tensor("dropout_mask", ("batch", "heads", "queries", "keys"), DROPOUT_MASK.meaning, optional=True)
+
+_HEADS_OFFSET = replace(OFFSET, meaning="position of the first query, with rotary_layout only; 0 if None")
+
+ROTARY_OPTIONS = (
+    replace(
+        ROTARY_LAYOUT,
+        name="rotary_layout",
+        default="None",
+        meaning=(
+            "which features of a query and a key are rotated together by their positions: neighbours, or one of each "
+            f"half; none if None; with the scores {' and '.join(map(repr, INNER_PRODUCTS))} only"
+        ),
+    ),
+    replace(
+        ROTARY_BASE,
+        name="rotary_base",
+        default="None",
+        meaning=f"{ROTARY_BASE.meaning}; {ROTARY_BASE.default} if None; with rotary_layout only",
+    ),
+)
 
 _HEADS_QUERIES = Tensor("queries", ("batch", "queries", "query_size"), "query vectors")
 
@@ -79,6 +116,16 @@ def _heads_sizes(config: Config) -> Sizes:
             f"MultiHeadAttention: num_heads is {heads}, expected a multiple of num_key_heads, which is {key_heads}. "
             "Every key head is read by as many query heads as the others."
         )
+    if config["rotary_layout"] is None:
+        check_unused("MultiHeadAttention", "rotary_base", config["rotary_base"], "rotary_layout=None has no positions")
+    elif config["score"] not in INNER_PRODUCTS:
+        why = f"score={config['score']!r} is no inner product, which rotation makes one of distances"
+        check_unused("MultiHeadAttention", "rotary_layout", config["rotary_layout"], why)
+    elif hidden // heads % 2:
+        raise OptionError(
+            f"MultiHeadAttention: a head has {hidden // heads} features, expected an even number: with rotary_layout, "
+            "they are rotated in pairs. Change hidden_size or num_heads."
+        )
     return {
         **config,
         "hidden_size": hidden,
@@ -94,8 +141,11 @@ def _heads_sizes(config: Config) -> Sizes:
 def _heads_inside(sizes: Sizes) -> dict[str, Part]:
     head, score = sizes["head_size"], sizes["score"]
     options = sizes["num_positions"], sizes["dropout"], sizes["softcap"]
-    part = scored("MultiHeadAttention", score, head, head, None, *options)
-    return {"scored": part}
+    parts = {"scored": scored("MultiHeadAttention", score, head, head, None, *options)}
+    if sizes["rotary_layout"] is not None:
+        base = ROTARY_BASE.value if sizes["rotary_base"] is None else sizes["rotary_base"]
+        parts["rotary"] = Part(ROTARY_POSITIONS, {"features": head, "layout": sizes["rotary_layout"], "base": base})
+    return parts
 
 
 def _heads_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
@@ -167,6 +217,7 @@ MULTI_HEAD_ATTENTION = Layer(
         NUM_POSITIONS,
         replace(SOFTCAP, meaning=f"{SOFTCAP.meaning}; of the scores {' and '.join(map(repr, CAPPED_SCORES))} only"),
         Option("bias", "bool", "whether the four projections have biases", "True", keyword_only=True),
+        *ROTARY_OPTIONS,
         DROPOUT,
         TIME_MAJOR,
     ),
@@ -203,9 +254,9 @@ MULTI_HEAD_ATTENTION = Layer(
             source=VASWANI_HEADS,
             tensors=(_HEADS_QUERIES, *_HEADS_MEMORY),
             options=(PER_HEAD, NEED_WEIGHTS),
-            keyword_tensors=(BIAS, _HEAD_MASK, _HEADS_DROPOUT),
+            keyword_tensors=(BIAS, _HEADS_OFFSET, _HEAD_MASK, _HEADS_DROPOUT),
             outputs=(_HEADS_CONTEXT, WEIGHTS),
-            rules=(weights_per_head,),
+            rules=(weights_per_head, offset_of_rotary_positions),
             notes=_NOTHING_OPEN,
         ),
         Operator(
@@ -215,9 +266,9 @@ MULTI_HEAD_ATTENTION = Layer(
             source=VASWANI_HEADS,
             tensors=(_HEADS_QUERIES, _HEADS_KEYS, _HEADS_VALUES, VALID_LENS, MASK),
             options=(PER_HEAD, NEED_WEIGHTS),
-            keyword_tensors=(BIAS, _HEAD_MASK, _HEADS_DROPOUT),
+            keyword_tensors=(BIAS, _HEADS_OFFSET, _HEAD_MASK, _HEADS_DROPOUT),
             outputs=(_HEADS_CONTEXT, WEIGHTS),
-            rules=(position_for_each_key, weights_per_head),
+            rules=(position_for_each_key, weights_per_head, offset_of_rotary_positions),
             notes=_NOTHING_OPEN + HIDDEN,
         ),
         Operator(
@@ -245,7 +296,8 @@ MULTI_HEAD_ATTENTION = Layer(
         "query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the "
         "rows from h·head_size to (h + 1)·head_size - 1 of W_q, W_k and W_v, with head_size = hidden_size/num_heads. "
         "With num_key_heads, query head h reads key head ⌊h · num_key_heads / num_heads⌋, and has the rows of that of "
-        f"W_k and W_v: {AINSLIE}."
+        f"W_k and W_v: {AINSLIE}. With rotary_layout, RotaryPositions rotate query i by position i + offset and key j "
+        f"by position j, so that their inner product depends on the distance alone: {SU}."
     ),
 )
 

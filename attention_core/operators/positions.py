@@ -80,7 +80,7 @@ LEARNED_POSITIONS = Layer(
     own_shapes=lambda sizes: {"P": (sizes["num_positions"], sizes["features"])},
 )
 
-_ROTARY_LAYOUT = Option(
+ROTARY_LAYOUT = Option(
     "layout",
     "str",
     "whether a pair is two neighbours, or one feature of each half",
@@ -89,7 +89,7 @@ _ROTARY_LAYOUT = Option(
     choices=("interleaved", "concatenated"),
 )
 
-_ROTARY_BASE = Option(
+ROTARY_BASE = Option(
     "base", "float", "ratio of the highest rate to the limit of the lowest", "10000.0", "positive", keyword_only=True
 )
 
@@ -108,8 +108,8 @@ ROTARY_POSITIONS = Layer(
     source=SU,
     options=(
         Option("features", "int", "features of an input", domain="even"),
-        _ROTARY_LAYOUT,
-        _ROTARY_BASE,
+        ROTARY_LAYOUT,
+        ROTARY_BASE,
     ),
     parameters=(),
     notes=(

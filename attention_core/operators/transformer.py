@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 from attention_core.errors import check_needed, check_unused
 from attention_core.operators.common import (
     MASK,
     NEED_WEIGHTS,
+    PRESS_AND_WOLF,
     VALID_LENS,
     VASWANI_LAYERS,
     WU,
@@ -15,7 +18,7 @@ from attention_core.operators.encoders import EMBEDDING, TOKENS, VOCAB_SIZE
 from attention_core.operators.feed_forward import HIDDEN_FEATURES
 from attention_core.operators.multi_head import PER_HEAD
 from attention_core.operators.normalization import INPUTS
-from attention_core.operators.positions import LEARNED_POSITIONS, SINUSOIDAL_POSITIONS
+from attention_core.operators.positions import LEARNED_POSITIONS, ROTARY_LAYOUT, SINUSOIDAL_POSITIONS
 from attention_core.operators.transformer_layers import (
     _ADDED_DROPOUT,
     _CROSS_DROPOUT,
@@ -39,7 +42,13 @@ from attention_core.operators.transformer_layers import (
     _norm,
     _of_layers,
 )
-from attention_core.rules import hypotheses, known_tokens, position_for_each_step, weights_per_head
+from attention_core.rules import (
+    distances_for_buckets,
+    hypotheses,
+    known_tokens,
+    position_for_each_step,
+    weights_per_head,
+)
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Sizes, Tensor
 
 _NUM_LAYERS = Option("num_layers", "int", "number of layers", "1")
@@ -47,13 +56,23 @@ _POSITIONS = (
     Option(
         "positions",
         "str",
-        "what is added to the embedded tokens",
+        "how steps know their positions: by sines and cosines or learned vectors added to the embedded tokens, by "
+        "rotated queries and keys of self-attention, by a bias of its scores, learned for each distance or falling "
+        "with it, or not at all",
         "'sinusoidal'",
         keyword_only=True,
-        choices=("sinusoidal", "learned", "none"),
+        choices=("sinusoidal", "learned", "rotary", "relative", "alibi", "none"),
     ),
     Option(
         "num_positions", "int", "positions that have a vector, for positions='learned' only", "None", keyword_only=True
+    ),
+    Option("num_buckets", "int", "buckets of distances, for positions='relative' only", "None", keyword_only=True),
+    Option(
+        "max_distance",
+        "int",
+        "distance from which on all share the last bucket; 128 if None; for positions='relative' only",
+        "None",
+        keyword_only=True,
     ),
 )
 
@@ -61,12 +80,29 @@ _POSITIONS = (
 
 
 def _stack_sizes(title: str, config: Config) -> Sizes:
-    positions, num_positions = config["positions"], config["num_positions"]
+    positions, resolved = config["positions"], dict(config)
+    used = {"learned": ["num_positions"], "rotary": ["rotary_layout", "rotary_base"]}
+    used["relative"] = ["num_buckets", "max_distance"]
+    for name in itertools.chain(*(names for kind, names in used.items() if kind != positions)):
+        check_unused(title, name, config[name], f"positions={positions!r} does not use it")
     if positions == "learned":
-        check_needed(title, "num_positions", num_positions, "positions='learned' has a vector for each")
-    else:
-        check_unused(title, "num_positions", num_positions, f"positions={positions!r} has no parameters")
-    return _layer_sizes(config)
+        check_needed(title, "num_positions", config["num_positions"], "positions='learned' has a vector for each")
+    elif positions == "rotary":
+        resolved["rotary_layout"] = config["rotary_layout"] or ROTARY_LAYOUT.value
+    elif positions == "relative":
+        check_needed(title, "num_buckets", config["num_buckets"], "positions='relative' has a number for each")
+        resolved["max_distance"] = config["max_distance"] or 128
+        # A decoder, and a causal encoder, see no later steps.
+        resolved["bidirectional"] = not config.get("causal", True)
+        distances_for_buckets(title, resolved, {})
+    return _layer_sizes(resolved)
+
+
+def _stack_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {"embedding": (sizes["vocab_size"], sizes["features"])}
+    if sizes["positions"] == "relative":
+        shapes["bias_table"] = (sizes["num_buckets"], sizes["num_heads"])
+    return shapes
 
 
 def _stack_parts(layer: Layer, sizes: Sizes) -> dict[str, Part]:
@@ -88,7 +124,15 @@ _EMBEDDED_DROPOUT = Tensor(
     optional=True,
 )
 _EMBEDDED = "x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'"
-_EMBEDDING = Parameter(EMBEDDING.name, ("vocab_size", "features"), EMBEDDING.meaning, "features")
+_PARAMETERS = (
+    Parameter(EMBEDDING.name, ("vocab_size", "features"), EMBEDDING.meaning, "features"),
+    Parameter(
+        "bias_table",
+        ("num_buckets", "num_heads"),
+        "the table of relative_bias for the self-attention of all layers, if positions='relative'",
+        "features",
+    ),
+)
 _STACKED = {
     "positions": "the LearnedPositions, if positions='learned'",
     "layers.{layer}": "the layers",
@@ -109,7 +153,7 @@ TRANSFORMER_ENCODER = Layer(
         *_POSITIONS,
         *TRANSFORMER_ENCODER_LAYER.options[3:],
     ),
-    parameters=(_EMBEDDING,),
+    parameters=_PARAMETERS,
     methods=(
         Operator(
             name="TransformerEncoder.call",
@@ -129,7 +173,7 @@ TRANSFORMER_ENCODER = Layer(
         ),
     ),
     complete=lambda config: _stack_sizes("TransformerEncoder", config),
-    own_shapes=lambda sizes: {"embedding": (sizes["vocab_size"], sizes["features"])},
+    own_shapes=_stack_shapes,
     inside=lambda sizes: _stack_parts(TRANSFORMER_ENCODER_LAYER, sizes),
     parts=_STACKED,
 )
@@ -162,9 +206,23 @@ _STATE = (
     ),
     Tensor("state.position", ("batch",), "tokens decoded so far", "integer"),
 )
-_DECODER_FORMULA = (
-    f"logits = dense.W x + dense.b;  {_EMBEDDED};  step t attends to the steps up to t, and to the encoder's outputs"
+TIED = Option(
+    "tied",
+    "bool",
+    f"whether logits are inner products with the embedding, in place of dense.W x + dense.b: {PRESS_AND_WOLF}",
+    "False",
+    keyword_only=True,
 )
+_DECODER_FORMULA = (
+    "logits = dense.W x + dense.b, or embedding x if tied;  "
+    f"{_EMBEDDED};  step t attends to the steps up to t, and to the encoder's outputs"
+)
+
+
+def _decoder_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    vocab_size, features = sizes["vocab_size"], sizes["features"]
+    dense = {} if sizes["tied"] else {"dense.W": (vocab_size, features), "dense.b": (vocab_size,)}
+    return {**_stack_shapes(sizes), **dense}
 
 
 def _decoder_methods() -> tuple[Operator, ...]:
@@ -269,19 +327,16 @@ TRANSFORMER_DECODER = Layer(
         _MEMORY_SIZE,
         *_POSITIONS,
         *_SUBLAYERS,
+        TIED,
     ),
     parameters=(
-        _EMBEDDING,
-        Parameter("dense.W", ("vocab_size", "features"), "weights of the logits", "features"),
-        Parameter("dense.b", ("vocab_size",), "biases of the logits", "features"),
+        *_PARAMETERS,
+        Parameter("dense.W", ("vocab_size", "features"), "weights of the logits, unless tied", "features"),
+        Parameter("dense.b", ("vocab_size",), "biases of the logits, unless tied", "features"),
     ),
     methods=_decoder_methods(),
     complete=lambda config: _stack_sizes("TransformerDecoder", config),
-    own_shapes=lambda sizes: {
-        "embedding": (sizes["vocab_size"], sizes["features"]),
-        "dense.W": (sizes["vocab_size"], sizes["features"]),
-        "dense.b": (sizes["vocab_size"],),
-    },
+    own_shapes=_decoder_shapes,
     inside=lambda sizes: _stack_parts(TRANSFORMER_DECODER_LAYER, sizes),
     parts=_STACKED,
 )

@@ -11,7 +11,7 @@ from attention_core.operators.common import (
     XIONG,
 )
 from attention_core.operators.feed_forward import ACTIVATION, FEED_FORWARD, GATED, HIDDEN_FEATURES
-from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION
+from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION, ROTARY_OPTIONS
 from attention_core.operators.normalization import EPSILON, INPUTS, LAYER_NORM, RMS_NORM
 from attention_core.specification import Config, Layer, Operator, Option, Part, Sizes, Tensor
 
@@ -32,6 +32,7 @@ _SUBLAYERS = (
         keyword_only=True,
         choices=tuple(score for score in SCORE_NAMES if score != "location"),
     ),
+    *ROTARY_OPTIONS,
     Option(
         "norm",
         "str",
@@ -123,15 +124,19 @@ def _of_layers(tensor: Tensor) -> Tensor:
 
 def _layer_sizes(config: Config) -> Sizes:
     """The sizes of a layer, with those of the attention inside it."""
-    attention = MULTI_HEAD_ATTENTION.sizes(_attention(config))
+    attention = MULTI_HEAD_ATTENTION.sizes(_self_attention(config))
     names = ("heads", "head_size", "key_heads")
     memory = {"memory_size": config["memory_size"] or config["features"]} if "memory_size" in config else {}
     return {**config, **memory, **{name: attention[name] for name in names}, "sublayers": 3 if memory else 2}
 
 
-def _attention(sizes: Sizes, **changed: int) -> dict[str, object]:
+def _attention(sizes: Sizes, **changed: object) -> dict[str, object]:
     names = ("num_heads", "num_key_heads", "score", "bias", "dropout")
     return {"query_size": sizes["features"], **{name: sizes[name] for name in names}, **changed}
+
+
+def _self_attention(sizes: Sizes) -> dict[str, object]:
+    return _attention(sizes, **{option.name: sizes[option.name] for option in ROTARY_OPTIONS})
 
 
 def _norm(sizes: Sizes) -> Part:
@@ -141,7 +146,7 @@ def _norm(sizes: Sizes) -> Part:
 
 def _layer_parts(sizes: Sizes) -> dict[str, Part]:
     names = ("features", "hidden_size", "activation", "gated", "bias", "dropout")
-    parts = {"self_attention": Part(MULTI_HEAD_ATTENTION, _attention(sizes))}
+    parts = {"self_attention": Part(MULTI_HEAD_ATTENTION, _self_attention(sizes))}
     if "memory_size" in sizes:
         memory = sizes["memory_size"]
         parts["cross_attention"] = Part(MULTI_HEAD_ATTENTION, _attention(sizes, key_size=memory, value_size=memory))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from attention_core.errors import check_unused
+from attention_core.errors import OptionError, check_unused
 from attention_core.operators.attention import SCORE_NAMES
 from attention_core.operators.common import BAHDANAU, VASWANI_LAYERS, WU
 from attention_core.operators.decoders import (
@@ -28,6 +28,7 @@ from attention_core.operators.recurrent import BIDIRECTIONAL, HIDDEN_SIZE, NUM_L
 from attention_core.operators.transformer import (
     _NUM_LAYERS,
     _POSITIONS,
+    TIED,
     TRANSFORMER_DECODER,
     TRANSFORMER_ENCODER,
     _stack_sizes,
@@ -235,15 +236,23 @@ _TRANSFORMER_FORMULA = (
 
 
 def _transformer_sizes(config: Config) -> Sizes:
+    source, target = config["source_vocab_size"], config["target_vocab_size"]
+    if config["shared"] and source != target:
+        raise OptionError(
+            f"TransformerTranslator: source_vocab_size is {source}, expected target_vocab_size, which is {target}: "
+            "with shared=True, both have one embedding. Give them one vocabulary."
+        )
     sublayers = {"encoder_sublayers": 2, "decoder_sublayers": 3}
     return {**_stack_sizes("TransformerTranslator", config), **sublayers}
 
 
 def _stacks(sizes: Sizes) -> dict[str, Part]:
     config = {option.name: sizes[option.name] for option in (*_STACK, *_POSITIONS, *_SUBLAYERS)}
+    embedding = {"embedding": "decoder.embedding"} if sizes["shared"] else {}
+    decoder = {"vocab_size": sizes["target_vocab_size"], **config, "tied": sizes["tied"]}
     return {
-        "encoder": Part(TRANSFORMER_ENCODER, {"vocab_size": sizes["source_vocab_size"], **config}),
-        "decoder": Part(TRANSFORMER_DECODER, {"vocab_size": sizes["target_vocab_size"], **config}),
+        "encoder": Part(TRANSFORMER_ENCODER, {"vocab_size": sizes["source_vocab_size"], **config}, embedding),
+        "decoder": Part(TRANSFORMER_DECODER, decoder),
     }
 
 
@@ -270,7 +279,11 @@ TRANSFORMER_TRANSLATOR = Layer(
     summary="Encode a sentence, and decode its translation, by self-attention and attention to the encoded sentence.",
     formula=_TRANSFORMER_FORMULA,
     source=VASWANI_LAYERS,
-    options=(_SOURCE_VOCAB_SIZE, _TARGET_VOCAB_SIZE, *_STACK, *_POSITIONS, *_SUBLAYERS),
+    options=(
+        *(_SOURCE_VOCAB_SIZE, _TARGET_VOCAB_SIZE, *_STACK, *_POSITIONS, *_SUBLAYERS),
+        TIED,
+        Option("shared", "bool", "whether encoder and decoder have one embedding", "False", keyword_only=True),
+    ),
     parameters=(),
     methods=(
         Operator(

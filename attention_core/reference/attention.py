@@ -47,6 +47,20 @@ class Attention(Specified):
     context, weights = attention_pooling(score(queries, project(keys)), values)
     """
 
+    def _prepare(
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None,
+        mask: np.ndarray | None,
+        position: np.ndarray | None = None,
+    ) -> Memory:
+        """Prepare keys of which the first has that position; it matters to rotary positions alone."""
+        memory = zero_masked(
+            self._to_batch_first(promote(keys)), self._to_batch_first(promote(values)), valid_lens, mask
+        )
+        return memory._replace(keys=self._project(memory.keys))
+
     def _project(self, keys: np.ndarray) -> np.ndarray:
         """Project the keys; the identity by default."""
         return keys
@@ -83,10 +97,7 @@ class Attention(Specified):
             ShapeError: heads of queries that key heads cannot share evenly
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        memory = zero_masked(
-            self._to_batch_first(promote(keys)), self._to_batch_first(promote(values)), valid_lens, mask
-        )
-        return memory._replace(keys=self._project(memory.keys))
+        return self._prepare(keys, values, valid_lens, mask)
 
     def extend(
         self,
@@ -129,7 +140,8 @@ class Attention(Specified):
         self._check(
             "extend", memory=memory, keys=keys, values=values, valid_lens=valid_lens, mask=mask, position=position
         )
-        return extended(memory, self.prepare(keys, values, valid_lens, mask), position)
+        first = np.array(memory.keys.shape[-2]) if position is None else position
+        return extended(memory, self._prepare(keys, values, valid_lens, mask, first), position)
 
     def attend(
         self,

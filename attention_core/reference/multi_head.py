@@ -20,6 +20,7 @@ from attention_core.reference.attention import ScoredAttention
 from attention_core.reference.masking import attention_mask, biased
 from attention_core.reference.memory import Memory
 from attention_core.reference.pooling import for_each_head, pool
+from attention_core.reference.positions import RotaryPositions
 from attention_core.specification import Layer
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance", "attention_rollout"]
@@ -35,7 +36,9 @@ class MultiHeadAttention(ScoredAttention):
     query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the rows
     from h·head_size to (h + 1)·head_size - 1 of W_q, W_k and W_v, with head_size = hidden_size/num_heads. With
     num_key_heads, query head h reads key head ⌊h · num_key_heads / num_heads⌋, and has the rows of that of W_k and W_v:
-    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245. With rotary_layout, RotaryPositions rotate query i by position i
+    + offset and key j by position j, so that their inner product depends on the distance alone: Su et al. 2021, section
+    3.2, arXiv:2104.09864.
 
     Args:
         query_size: features of a query
@@ -49,6 +52,11 @@ class MultiHeadAttention(ScoredAttention):
         num_positions (default None): number of positions to score, for score='location' only
         softcap (default None): bound of the scores; none if None; of the scores 'dot' and 'scaled_dot' only
         bias (default True): whether the four projections have biases
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
@@ -85,6 +93,8 @@ class MultiHeadAttention(ScoredAttention):
         num_positions: int | None = None,
         softcap: float | None = None,
         bias: bool = True,
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         dropout: float = 0.0,
         time_major: bool = False,
     ) -> None:
@@ -99,9 +109,13 @@ class MultiHeadAttention(ScoredAttention):
             num_positions=num_positions,
             softcap=softcap,
             bias=bias,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             dropout=dropout,
             time_major=time_major,
         )
+        part = self.specification.inside(self.sizes).get("rotary")
+        self.rotary = None if part is None else RotaryPositions(**part.config)
 
     def prepare(
         self,
@@ -129,15 +143,7 @@ class MultiHeadAttention(ScoredAttention):
             ShapeError: more keys than a location score has positions
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        keys, values = self._to_batch_first(promote(keys)), self._to_batch_first(promote(values))
-        allowed = attention_mask(keys.shape[-2], valid_lens, mask)
-        if allowed is not None:
-            if mask is None or mask.ndim == 3:
-                allowed = allowed[:, None]
-            seen = np.expand_dims(allowed.any(axis=(-2, -3)), -1)
-            keys, values = np.where(seen, keys, 0.0), np.where(seen, values, 0.0)
-        projected = self._project(self._split(self._projected("k", keys)))
-        return Memory(projected, self._split(self._projected("v", values)), allowed)
+        return self._prepare(keys, values, valid_lens, mask)
 
     def attend(
         self,
@@ -147,6 +153,7 @@ class MultiHeadAttention(ScoredAttention):
         per_head: bool = False,
         need_weights: bool = True,
         bias: np.ndarray | None = None,
+        offset: np.ndarray | None = None,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
@@ -165,6 +172,8 @@ class MultiHeadAttention(ScoredAttention):
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
                 scores; -inf hides a key from a query
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query,
+                with rotary_layout only; 0 if None
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -176,6 +185,7 @@ class MultiHeadAttention(ScoredAttention):
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             OptionError: per_head where no weights are returned
+            OptionError: an offset that would be ignored
         """
         self._check(
             "attend",
@@ -184,10 +194,11 @@ class MultiHeadAttention(ScoredAttention):
             queries=queries,
             memory=memory,
             bias=bias,
+            offset=offset,
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        queries = self._split(self._projected("q", self._to_batch_first(promote(queries))))
+        queries = self._rotated(self._split(self._projected("q", self._to_batch_first(promote(queries)))), offset)
         keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
         scores = biased(self._score(queries, keys), bias)
         allowed = scores.real != -np.inf
@@ -217,6 +228,7 @@ class MultiHeadAttention(ScoredAttention):
         per_head: bool = False,
         need_weights: bool = True,
         bias: np.ndarray | None = None,
+        offset: np.ndarray | None = None,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
@@ -241,6 +253,8 @@ class MultiHeadAttention(ScoredAttention):
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
                 scores; -inf hides a key from a query
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query,
+                with rotary_layout only; 0 if None
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -253,6 +267,7 @@ class MultiHeadAttention(ScoredAttention):
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             OptionError: per_head where no weights are returned
+            OptionError: an offset that would be ignored
         Example:
             layer = attention.MultiHeadAttention(query_size, num_heads)
             context, weights = layer(queries, keys, values, valid_lens)
@@ -267,11 +282,12 @@ class MultiHeadAttention(ScoredAttention):
             valid_lens=valid_lens,
             mask=mask,
             bias=bias,
+            offset=offset,
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
         memory = self.prepare(keys, values, valid_lens, mask)
-        options = {"per_head": per_head, "need_weights": need_weights}
+        options: dict[str, Any] = {"per_head": per_head, "need_weights": need_weights, "offset": offset}
         return self.attend(queries, memory, **options, bias=bias, head_mask=head_mask, dropout_mask=dropout_mask)
 
     def pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
@@ -302,6 +318,28 @@ class MultiHeadAttention(ScoredAttention):
                 layer.parameters[f"b_{which}"] = self.parameters[f"b_{which}"][..., rows]
         layer.parameters["W_o"] = self.parameters["W_o"][..., of_queries]
         return layer
+
+    def _prepare(
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None,
+        mask: np.ndarray | None,
+        position: np.ndarray | None = None,
+    ) -> Memory:
+        keys, values = self._to_batch_first(promote(keys)), self._to_batch_first(promote(values))
+        allowed = attention_mask(keys.shape[-2], valid_lens, mask)
+        if allowed is not None:
+            if mask is None or mask.ndim == 3:
+                allowed = allowed[:, None]
+            seen = np.expand_dims(allowed.any(axis=(-2, -3)), -1)
+            keys, values = np.where(seen, keys, 0.0), np.where(seen, values, 0.0)
+        keys, values = self._split(self._projected("k", keys)), self._split(self._projected("v", values))
+        return Memory(self._project(self._rotated(keys, position)), values, allowed)
+
+    def _rotated(self, heads: np.ndarray, position: np.ndarray | None) -> np.ndarray:
+        """Rotate the queries or keys of each head, if the layer has rotary positions, from that position on."""
+        return heads if self.rotary is None else self.rotary.rotated(heads, position)
 
     def _projected(self, which: str, inputs: np.ndarray) -> np.ndarray:
         """W x + b, by the projection of that letter."""

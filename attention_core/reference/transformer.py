@@ -10,11 +10,11 @@ from attention_core.operators.transformer import (
     TRANSFORMER_DECODER,
     TRANSFORMER_ENCODER,
 )
-from attention_core.reference.arrays import linear, optional, promote
+from attention_core.reference.arrays import align, linear, optional, promote
 from attention_core.reference.encoders import embed, known_tokens
 from attention_core.reference.masking import attention_mask
 from attention_core.reference.memory import Memory
-from attention_core.reference.positions import LearnedPositions, SinusoidalPositions
+from attention_core.reference.positions import LearnedPositions, SinusoidalPositions, alibi_bias, relative_bias
 from attention_core.reference.search import beam_search, greedy_search
 from attention_core.reference.transformer_layers import (
     Container,
@@ -60,11 +60,22 @@ class TransformerEncoder(Stack):
         num_heads: number of heads
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
-        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
+            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
+            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
+            'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
+        num_buckets (default None): buckets of distances, for positions='relative' only
+        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
+            positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -76,6 +87,8 @@ class TransformerEncoder(Stack):
         causal (default False): whether a step attends only to itself and earlier ones
     Parameters:
         embedding: (vocab_size, features), one row for each token id
+        bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
+            positions='relative'
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm or RMSNorm, if norm='pre'
@@ -99,8 +112,12 @@ class TransformerEncoder(Stack):
         *,
         positions: str = "sinusoidal",
         num_positions: int | None = None,
+        num_buckets: int | None = None,
+        max_distance: int | None = None,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -118,8 +135,12 @@ class TransformerEncoder(Stack):
             num_layers=num_layers,
             positions=positions,
             num_positions=num_positions,
+            num_buckets=num_buckets,
+            max_distance=max_distance,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -198,7 +219,7 @@ class TransformerEncoder(Stack):
         )
         known_tokens("TransformerEncoder", tokens, self.sizes["vocab_size"])
         x = embedded(self, tokens, embedding_dropout_mask)
-        weights = []
+        bias, weights = biased(self, bias, x, x.shape[-2]), []
         for number in range(self.sizes["num_layers"]):
             factors = {
                 name: None if array is None else of_layer(array, number, AXES[name]) for name, array in masks.items()
@@ -216,7 +237,7 @@ class TransformerEncoder(Stack):
 class TransformerDecoder(Stack):
     """Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.
 
-    logits = dense.W x + dense.b
+    logits = dense.W x + dense.b, or embedding x if tied
     x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
     step t attends to the steps up to t, and to the encoder's outputs
 
@@ -227,11 +248,22 @@ class TransformerDecoder(Stack):
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
         memory_size (default None): features of the encoder's outputs; features if None
-        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
+            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
+            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
+            'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
+        num_buckets (default None): buckets of distances, for positions='relative' only
+        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
+            positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -240,10 +272,14 @@ class TransformerDecoder(Stack):
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
+            Press and Wolf 2017, section 2, arXiv:1608.05859
     Parameters:
         embedding: (vocab_size, features), one row for each token id
-        dense.W: (vocab_size, features), weights of the logits
-        dense.b: (vocab_size,), biases of the logits
+        bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
+            positions='relative'
+        dense.W: (vocab_size, features), weights of the logits, unless tied
+        dense.b: (vocab_size,), biases of the logits, unless tied
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm or RMSNorm, if norm='pre'
@@ -268,8 +304,12 @@ class TransformerDecoder(Stack):
         memory_size: int | None = None,
         positions: str = "sinusoidal",
         num_positions: int | None = None,
+        num_buckets: int | None = None,
+        max_distance: int | None = None,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -277,6 +317,7 @@ class TransformerDecoder(Stack):
         bias: bool = True,
         epsilon: float = 1e-5,
         dropout: float = 0.0,
+        tied: bool = False,
     ) -> None:
         super().__init__(
             vocab_size=vocab_size,
@@ -287,8 +328,12 @@ class TransformerDecoder(Stack):
             memory_size=memory_size,
             positions=positions,
             num_positions=num_positions,
+            num_buckets=num_buckets,
+            max_distance=max_distance,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -296,6 +341,7 @@ class TransformerDecoder(Stack):
             bias=bias,
             epsilon=epsilon,
             dropout=dropout,
+            tied=tied,
         )
 
     def prepare(
@@ -351,7 +397,7 @@ class TransformerDecoder(Stack):
     ) -> tuple[np.ndarray, TransformerState, np.ndarray]:
         """Decode one token.
 
-        logits = dense.W x + dense.b
+        logits = dense.W x + dense.b, or embedding x if tied
         x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
         step t attends to the steps up to t, and to the encoder's outputs
 
@@ -376,11 +422,11 @@ class TransformerDecoder(Stack):
         embedded = embed("TransformerDecoder", tokens, self.parameters["embedding"])
         x = (self.sizes["features"] ** 0.5 * embedded)[..., None, :] + self._positions(state)[..., None, :]
         mask = None if memory.mask is None else memory.mask[:, None]
-        kept = []
+        bias, kept = biased(self, None, x, state.keys.shape[-2], state.position), []
         for number, layer in enumerate(self._layers()):
             past = Memory(state.keys[..., number, :, :, :], state.values[..., number, :, :, :], None)
             prepared = Memory(memory.keys[..., number, :, :, :], memory.values[..., number, :, :, :], mask)
-            x, after, weights = layer._step(x, past, state.position, prepared)
+            x, after, weights = layer._step(x, past, state.position, prepared, bias)
             kept.append(after)
         keys, values = (np.stack(arrays, axis=-4) for arrays in zip(*(after[:2] for after in kept), strict=True))
         state = TransformerState(keys, values, state.position + np.int32(1))
@@ -404,7 +450,7 @@ class TransformerDecoder(Stack):
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
-        logits = dense.W x + dense.b
+        logits = dense.W x + dense.b, or embedding x if tied
         x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
         step t attends to the steps up to t, and to the encoder's outputs
 
@@ -464,7 +510,7 @@ class TransformerDecoder(Stack):
         )
         known_tokens("TransformerDecoder", tokens, self.sizes["vocab_size"])
         x, encoded = embedded(self, tokens, embedding_dropout_mask), promote(encoder_outputs)
-        weights = []
+        bias, weights = biased(self, bias, x, x.shape[-2]), []
         for number, layer in enumerate(self._layers()):
             factors = {
                 name: None if array is None else of_layer(array, number, AXES[name]) for name, array in masks.items()
@@ -585,7 +631,8 @@ class TransformerDecoder(Stack):
     def _logits(self, x: np.ndarray) -> np.ndarray:
         """The logits, from the output of the last layer."""
         x = self.inside("norm")(x) if "norm" in self.parts else x
-        return linear(x, self.parameters["dense.W"], self.parameters["dense.b"])
+        matrix = self.parameters["embedding" if self.sizes["tied"] else "dense.W"]
+        return linear(x, matrix, self.parameters.get("dense.b"))
 
 
 AXES = {"self_dropout_mask": 4, "attention_dropout_mask": 4, "hidden_dropout_mask": 3, "dropout_mask": 4}
@@ -603,6 +650,22 @@ def embedded(layer: Container, tokens: np.ndarray, dropout_mask: np.ndarray | No
     x = layer.inside("positions")(x) if "positions" in layer.parts else x
     with np.errstate(invalid="ignore"):  # an infinite embedding times a 0 of the mask is NaN, which may be hidden
         return x if dropout_mask is None else x * promote(dropout_mask)
+
+
+def biased(
+    stack: Stack, bias: np.ndarray | None, x: np.ndarray, num_keys: int, offset: np.ndarray | None = None
+) -> np.ndarray | None:
+    """The bias of the scores of self-attention, with that of positions='relative' and 'alibi'."""
+    sizes, num_queries = stack.sizes, x.shape[-2]
+    if sizes["positions"] == "relative":
+        options = {name: sizes[name] for name in ("bidirectional", "max_distance")}
+        added = relative_bias(num_queries, num_keys, stack.parameters["bias_table"], **options, offset=offset)
+    elif sizes["positions"] == "alibi":
+        added = alibi_bias(sizes["num_heads"], num_queries, num_keys, dtype="float64", offset=offset)
+        added = added.reshape((1,) * (x.ndim - 3) + added.shape)  # the leading axes of the parameters
+    else:
+        return bias
+    return added if bias is None else added + align(promote(bias), 2, x.ndim + 1)
 
 
 def rows_of(state: TransformerState, rows: np.ndarray) -> TransformerState:

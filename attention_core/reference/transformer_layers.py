@@ -36,13 +36,16 @@ class Container(Specified):
         parts = self.specification.inside(self.sizes)
         made: dict[str, Any] = {kind.__name__: kind for kind in self.classes}
         self.parts: dict[str, Any] = {name: made[part.layer.name](**part.config) for name, part in parts.items()}
+        self.shared = {name: part.shared for name, part in parts.items()}
         for name, part in self.parts.items():
-            self.parameters |= {f"{name}.{array}": values for array, values in part.parameters.items()}
+            arrays = {array: values for array, values in part.parameters.items() if array not in self.shared[name]}
+            self.parameters |= {f"{name}.{array}": values for array, values in arrays.items()}
 
     def inside(self, name: str) -> Any:
         """The inner layer of that name."""
         part = self.parts[name]
-        part.parameters = inner(self.parameters, f"{name}.")
+        shared = {array: self.parameters[other] for array, other in self.shared[name].items()}
+        part.parameters = inner(self.parameters, f"{name}.") | shared
         return part
 
 
@@ -79,6 +82,11 @@ class TransformerEncoderLayer(TransformerLayer):
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -112,6 +120,8 @@ class TransformerEncoderLayer(TransformerLayer):
         *,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -127,6 +137,8 @@ class TransformerEncoderLayer(TransformerLayer):
             hidden_size=hidden_size,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -228,6 +240,11 @@ class TransformerDecoderLayer(TransformerLayer):
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -263,6 +280,8 @@ class TransformerDecoderLayer(TransformerLayer):
         memory_size: int | None = None,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -278,6 +297,8 @@ class TransformerDecoderLayer(TransformerLayer):
             memory_size=memory_size,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -371,7 +392,7 @@ class TransformerDecoderLayer(TransformerLayer):
         return (x, weights["cross"], weights["self"]) if need_weights else (x, None, None)
 
     def _step(
-        self, x: np.ndarray, past: Memory, position: np.ndarray, memory: Memory
+        self, x: np.ndarray, past: Memory, position: np.ndarray, memory: Memory, bias: np.ndarray | None
     ) -> tuple[np.ndarray, Memory, np.ndarray]:
         """One step, behind those of the past: its output, the past with it, and the weights of cross-attention."""
         places = np.arange(past.keys.shape[-2])
@@ -380,10 +401,11 @@ class TransformerDecoderLayer(TransformerLayer):
 
         def attended(x: np.ndarray) -> np.ndarray:
             attention = self.inside("self_attention")
-            new = attention.prepare(x, x)
+            new = attention._prepare(x, x, None, None, position)
             keys, values = np.where(now, new.keys, past.keys), np.where(now, new.values, past.values)
             kept["past"] = Memory(keys, values, seen)
-            return attention.attend(x, kept["past"])[0]
+            offset = None if attention.rotary is None else position
+            return attention.attend(x, kept["past"], bias=bias, offset=offset)[0]
 
         def crossed(x: np.ndarray) -> np.ndarray:
             context, kept["weights"] = self.inside("cross_attention").attend(x, memory)

@@ -19,11 +19,12 @@ from attention_core.operators.multi_head import (
     TAYLOR_IMPORTANCE,
     remaining,
 )
-from backends.jax.arrays import Lengths
+from backends.jax.arrays import Lengths, Offset
 from backends.jax.attention import Answer, ScoredAttention, attention_layer
 from backends.jax.masking import _attention_mask, open_to
 from backends.jax.memory import Memory
 from backends.jax.module import at_dtype, dropout_layer
+from backends.jax.positions import RotaryPositions
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance", "attention_rollout"]
 
@@ -38,7 +39,9 @@ class MultiHeadAttention(ScoredAttention):
     query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the rows
     from h·head_size to (h + 1)·head_size - 1 of W_q, W_k and W_v, with head_size = hidden_size/num_heads. With
     num_key_heads, query head h reads key head ⌊h · num_key_heads / num_heads⌋, and has the rows of that of W_k and W_v:
-    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245. With rotary_layout, RotaryPositions rotate query i by position i
+    + offset and key j by position j, so that their inner product depends on the distance alone: Su et al. 2021, section
+    3.2, arXiv:2104.09864.
 
     Args:
         query_size: features of a query
@@ -52,6 +55,11 @@ class MultiHeadAttention(ScoredAttention):
         num_positions (default None): number of positions to score, for score='location' only
         softcap (default None): bound of the scores; none if None; of the scores 'dot' and 'scaled_dot' only
         bias (default True): whether the four projections have biases
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
@@ -92,6 +100,8 @@ class MultiHeadAttention(ScoredAttention):
         num_positions: int | None = None,
         softcap: float | None = None,
         bias: bool = True,
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         dropout: float = 0.0,
         time_major: bool = False,
         dtype: DTypeLike | None = None,
@@ -111,6 +121,8 @@ class MultiHeadAttention(ScoredAttention):
             num_positions=num_positions,
             softcap=softcap,
             bias=bias,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             dropout=dropout,
             time_major=time_major,
         )
@@ -120,10 +132,10 @@ class MultiHeadAttention(ScoredAttention):
         self.W_k = linear(self.sizes["key_size"], of_keys)
         self.W_v = linear(self.sizes["value_size"], of_keys)
         self.W_o = linear(hidden_size, query_size)
-        self.scored = attention_layer(
-            self.specification.inside(self.sizes)["scored"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
-        )
+        parts = self.specification.inside(self.sizes)
+        self.scored = attention_layer(parts["scored"], dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.scored.dropout = dropout_layer(0.0, None)  # weights are dropped here, and need one stream of numbers
+        self.rotary = RotaryPositions(**parts["rotary"].config) if "rotary" in parts else None
 
     @at_dtype
     def prepare(
@@ -159,6 +171,7 @@ class MultiHeadAttention(ScoredAttention):
         per_head: bool = False,
         need_weights: bool = True,
         bias: jax.Array | None = None,
+        offset: Offset | None = None,
         head_mask: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | Any]:
@@ -177,6 +190,8 @@ class MultiHeadAttention(ScoredAttention):
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
                 scores; -inf hides a key from a query
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query,
+                with rotary_layout only; 0 if None
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -188,11 +203,13 @@ class MultiHeadAttention(ScoredAttention):
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             OptionError: per_head where no weights are returned
+            OptionError: an offset that would be ignored
         """
         options: dict[str, Any] = {
             "per_head": per_head,
             "need_weights": need_weights,
             "bias": bias,
+            "offset": offset,
             "head_mask": head_mask,
             "dropout_mask": dropout_mask,
         }
@@ -211,6 +228,7 @@ class MultiHeadAttention(ScoredAttention):
         per_head: bool = False,
         need_weights: bool = True,
         bias: jax.Array | None = None,
+        offset: Offset | None = None,
         head_mask: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | Any]:
@@ -235,6 +253,8 @@ class MultiHeadAttention(ScoredAttention):
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
                 scores; -inf hides a key from a query
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query,
+                with rotary_layout only; 0 if None
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -247,6 +267,7 @@ class MultiHeadAttention(ScoredAttention):
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             OptionError: per_head where no weights are returned
+            OptionError: an offset that would be ignored
         Example:
             layer = attention.MultiHeadAttention(query_size, num_heads, rngs=nnx.Rngs(0))
             context, weights = layer(queries, keys, values, valid_lens)
@@ -255,6 +276,7 @@ class MultiHeadAttention(ScoredAttention):
             "per_head": per_head,
             "need_weights": need_weights,
             "bias": bias,
+            "offset": offset,
             "head_mask": head_mask,
             "dropout_mask": dropout_mask,
         }
@@ -283,7 +305,12 @@ class MultiHeadAttention(ScoredAttention):
         return self._pruned(heads)
 
     def _prepare(
-        self, keys: jax.Array, values: jax.Array, valid_lens: Lengths | None, mask: jax.Array | None
+        self,
+        keys: jax.Array,
+        values: jax.Array,
+        valid_lens: Lengths | None,
+        mask: jax.Array | None,
+        position: Offset | None = None,
     ) -> Memory:
         keys, values = self._to_batch_first(keys), self._to_batch_first(values)
         allowed = _attention_mask(keys.shape[-2], valid_lens, mask)
@@ -293,7 +320,9 @@ class MultiHeadAttention(ScoredAttention):
             # Cleared before they are projected, where a bias would hide that they were 0, and a NaN would spread.
             seen = jnp.any(allowed, axis=(1, 2))[..., None]
             keys, values = jnp.where(seen, keys, 0.0), jnp.where(seen, values, 0.0)
-        return Memory(self._project(self._split(self.W_k(keys))), self._split(self.W_v(values)), allowed)
+        keys, values = self._split(self.W_k(keys)), self._split(self.W_v(values))
+        keys = keys if self.rotary is None else self.rotary._rotate(keys, position)
+        return Memory(self._project(keys), values, allowed)
 
     def _attend(
         self,
@@ -303,10 +332,12 @@ class MultiHeadAttention(ScoredAttention):
         per_head: bool = False,
         need_weights: bool = True,
         bias: jax.Array | None = None,
+        offset: Offset | None = None,
         head_mask: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
     ) -> Answer:
         queries = self._split(self.W_q(self._to_batch_first(queries)))
+        queries = queries if self.rotary is None else self.rotary._rotate(queries, offset)
         heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]

@@ -293,10 +293,13 @@ def alibi_bias(
     check(ALIBI_BIAS, **given, offset=offset)
     if not jax.config.jax_enable_x64:
         check_available(ALIBI_BIAS.title, dtype, "float64", "JAX has it only where jax_enable_x64 is set")
+    return _alibi_bias(num_heads, distances(num_queries, num_keys, offset), jnp.dtype(dtype))
+
+
+def _alibi_bias(num_heads: int, distance: jax.Array, dtype: jnp.dtype) -> jax.Array:
     wide = jnp.promote_types(dtype, jnp.float32)
-    distance = -jnp.abs(distances(num_queries, num_keys, offset)).astype(wide)
     slope = jnp.asarray(slopes(num_heads), wide)[:, None, None]
-    return (slope * distance[:, None]).astype(dtype)
+    return (slope * -jnp.abs(distance).astype(wide)[:, None]).astype(dtype)
 
 
 def relative_buckets(
@@ -381,7 +384,10 @@ def relative_bias(
     """
     options = {"bidirectional": bidirectional, "max_distance": max_distance, "offset": offset}
     check(RELATIVE_BIAS, num_queries=num_queries, num_keys=num_keys, table=table, **options)
-    distance = distances(num_queries, num_keys, offset)
+    return _relative_bias(distances(num_queries, num_keys, offset), table, bidirectional, max_distance)
+
+
+def _relative_bias(distance: jax.Array, table: jax.Array, bidirectional: bool, max_distance: int) -> jax.Array:
     buckets = buckets_of(distance, table.shape[0], bidirectional, max_distance)
     # Widened, since the gradient of an entry is a sum over all pairs in its bucket.
     return jnp.moveaxis(precise(table)[buckets], -1, 1).astype(table.dtype)

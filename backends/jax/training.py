@@ -171,7 +171,7 @@ class Trainer:
         check_options(CLIP_BY_GLOBAL_NORM, max_norm=max_norm)
         self.model = model
         self.optimizer = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
-        self.device = model.decoder.dense.kernel[...].sharding
+        self.device = model.decoder.embedding.embedding[...].sharding
         self.training = Split((model, self.optimizer), train, self.device, max_norm)
         self.evaluation = Split(model, evaluate, self.device)
 
@@ -211,7 +211,7 @@ class Trainer:
 
     def set_state(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Continue from the state of another Trainer, whose optimiser has the same options."""
-        dtype = self.model.decoder.dense.kernel.dtype
+        dtype = self.model.decoder.embedding.embedding.dtype
         check_state(self.model.specification, self.model.sizes, dtype, self.moments, arrays)
         like = nnx.clone(self.model)
         for moment in self.moments:
@@ -235,7 +235,7 @@ class Trainer:
         """Refuse a batch that does not fit the model while its values are known: no compiled function sees them."""
         model, sizes = self.model, self.model.sizes
         model._check("call", **batch.arguments)
-        dtype = model.decoder.dense.kernel.dtype if model.dtype is None else model.dtype
+        dtype = model.decoder.embedding.embedding.dtype if model.dtype is None else model.dtype
         logits = jax.ShapeDtypeStruct((*batch.inputs.shape, sizes["target_vocab_size"]), dtype)
         check(MASKED_CROSS_ENTROPY, logits=logits, targets=batch.targets, valid_lens=batch.target_lens)
         check_ids(model.encoder.specification.name, "tokens", batch.source, sizes["source_vocab_size"])

@@ -15,12 +15,12 @@ from attention_core.operators.transformer import (
     TRANSFORMER_ENCODER,
 )
 from attention_core.specification import Part
-from backends.jax.arrays import Lengths
-from backends.jax.masking import _attention_mask
+from backends.jax.arrays import Lengths, Offset
+from backends.jax.masking import _attention_mask, aligned, distances
 from backends.jax.memory import Memory
-from backends.jax.module import Specified, at_dtype, check_ids, dropout_layer
+from backends.jax.module import Specified, at_dtype, check_ids, drawn, dropout_layer
 from backends.jax.normalization import norm_layer
-from backends.jax.positions import LearnedPositions, SinusoidalPositions
+from backends.jax.positions import LearnedPositions, SinusoidalPositions, _alibi_bias, _relative_bias
 from backends.jax.search import Masks, beam_search, greedy_search
 from backends.jax.transformer_layers import TransformerDecoderLayer, TransformerEncoderLayer, without_padding
 
@@ -54,11 +54,22 @@ class TransformerEncoder(Specified):
         num_heads: number of heads
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
-        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
+            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
+            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
+            'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
+        num_buckets (default None): buckets of distances, for positions='relative' only
+        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
+            positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -74,6 +85,8 @@ class TransformerEncoder(Specified):
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         embedding: (vocab_size, features), one row for each token id
+        bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
+            positions='relative'
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm or RMSNorm, if norm='pre'
@@ -97,8 +110,12 @@ class TransformerEncoder(Specified):
         *,
         positions: str = "sinusoidal",
         num_positions: int | None = None,
+        num_buckets: int | None = None,
+        max_distance: int | None = None,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -120,8 +137,12 @@ class TransformerEncoder(Specified):
             num_layers=num_layers,
             positions=positions,
             num_positions=num_positions,
+            num_buckets=num_buckets,
+            max_distance=max_distance,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -135,6 +156,8 @@ class TransformerEncoder(Specified):
         parts = self.specification.inside(self.sizes)
         self.embedding = nnx.Embed(vocab_size, features, **made)
         self.positions = positions_layer(parts.get("positions"), **made)
+        relative = (num_buckets, num_heads) if num_buckets else None
+        self.bias_table = drawn(relative, features, param_dtype, rngs) if relative else None
         self.layers = nnx.List(
             TransformerEncoderLayer(**parts[f"layers.{number}"].config, **made) for number in range(num_layers)
         )
@@ -211,6 +234,7 @@ class TransformerEncoder(Specified):
         check_ids("TransformerEncoder", "tokens", tokens, self.sizes["vocab_size"])
         x = self.sizes["features"] ** 0.5 * self.embedding(tokens)
         x = x if self.positions is None else self.positions(x)
+        bias = biased(self, bias, x, x.shape[1], None)
         x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -225,7 +249,7 @@ class TransformerEncoder(Specified):
 class TransformerDecoder(Specified):
     """Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.
 
-    logits = dense.W x + dense.b
+    logits = dense.W x + dense.b, or embedding x if tied
     x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
     step t attends to the steps up to t, and to the encoder's outputs
 
@@ -236,11 +260,22 @@ class TransformerDecoder(Specified):
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
         memory_size (default None): features of the encoder's outputs; features if None
-        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
+            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
+            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
+            'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
+        num_buckets (default None): buckets of distances, for positions='relative' only
+        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
+            positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -249,14 +284,18 @@ class TransformerDecoder(Specified):
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
+            Press and Wolf 2017, section 2, arXiv:1608.05859
         dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
             parameters, and inputs of another one are refused
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         embedding: (vocab_size, features), one row for each token id
-        dense.W: (vocab_size, features), weights of the logits
-        dense.b: (vocab_size,), biases of the logits
+        bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
+            positions='relative'
+        dense.W: (vocab_size, features), weights of the logits, unless tied
+        dense.b: (vocab_size,), biases of the logits, unless tied
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm or RMSNorm, if norm='pre'
@@ -281,8 +320,12 @@ class TransformerDecoder(Specified):
         memory_size: int | None = None,
         positions: str = "sinusoidal",
         num_positions: int | None = None,
+        num_buckets: int | None = None,
+        max_distance: int | None = None,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -290,6 +333,7 @@ class TransformerDecoder(Specified):
         bias: bool = True,
         epsilon: float = 1e-5,
         dropout: float = 0.0,
+        tied: bool = False,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
@@ -304,8 +348,12 @@ class TransformerDecoder(Specified):
             memory_size=memory_size,
             positions=positions,
             num_positions=num_positions,
+            num_buckets=num_buckets,
+            max_distance=max_distance,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -313,16 +361,19 @@ class TransformerDecoder(Specified):
             bias=bias,
             epsilon=epsilon,
             dropout=dropout,
+            tied=tied,
         )
         made: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         parts = self.specification.inside(self.sizes)
         self.embedding = nnx.Embed(vocab_size, features, **made)
         self.positions = positions_layer(parts.get("positions"), **made)
+        relative = (num_buckets, num_heads) if num_buckets else None
+        self.bias_table = drawn(relative, features, param_dtype, rngs) if relative else None
         self.layers = nnx.List(
             TransformerDecoderLayer(**parts[f"layers.{number}"].config, **made) for number in range(num_layers)
         )
         self.norm = norm_layer(parts["norm"], dtype=dtype, param_dtype=param_dtype) if norm == "pre" else None
-        self.dense = nnx.Linear(features, vocab_size, **made)
+        self.dense = None if tied else nnx.Linear(features, vocab_size, **made)
         self.dropout = dropout_layer(dropout, rngs)
 
     @at_dtype
@@ -374,7 +425,7 @@ class TransformerDecoder(Specified):
     ) -> tuple[jax.Array, TransformerState, jax.Array]:
         """Decode one token.
 
-        logits = dense.W x + dense.b
+        logits = dense.W x + dense.b, or embedding x if tied
         x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
         step t attends to the steps up to t, and to the encoder's outputs
 
@@ -418,7 +469,7 @@ class TransformerDecoder(Specified):
     ) -> tuple[jax.Array, jax.Array | Any]:
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
-        logits = dense.W x + dense.b
+        logits = dense.W x + dense.b, or embedding x if tied
         x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
         step t attends to the steps up to t, and to the encoder's outputs
 
@@ -596,6 +647,7 @@ class TransformerDecoder(Specified):
         """Give the features that the logits are projected from, and the weights of every layer."""
         x = self.sizes["features"] ** 0.5 * self.embedding(tokens)
         x = x if self.positions is None else self.positions(x)
+        bias = biased(self, bias, x, x.shape[1], None)
         x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -622,10 +674,11 @@ class TransformerDecoder(Specified):
             table = self.positions(jnp.zeros((1, max(room, 1), features), x.dtype))[0]
             x = x + table[jnp.minimum(state.position, max(room - 1, 0))]
         x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
+        bias = biased(self, None, x, room, state.position)
         for number, layer in enumerate(self.layers):
             past = Memory(state.keys[:, number], state.values[:, number], None)
             prepared = Memory(memory.keys[:, number], memory.values[:, number], mask)
-            x, after, weights = layer._step(x, past, state.position, prepared)
+            x, after, weights = layer._step(x, past, state.position, prepared, bias)
             kept.append(after)
         keys, values = (jnp.stack(arrays, axis=1) for arrays in list(zip(*kept, strict=True))[:2])
         logits = self._logits(self._normalized(x))
@@ -636,6 +689,8 @@ class TransformerDecoder(Specified):
         return x if self.norm is None else self.norm(x)
 
     def _logits(self, features: jax.Array) -> jax.Array:
+        if self.dense is None:
+            return self.embedding.attend(features)
         return self.dense(features)
 
 
@@ -647,6 +702,26 @@ def positions_layer(part: Part | None, **made: Any) -> Any:
     if part is None:
         return None
     return LAYERS[part.layer.name](**part.config, **(made if part.layer.trainable else {}))
+
+
+def biased(
+    stack: TransformerEncoder | TransformerDecoder,
+    bias: jax.Array | None,
+    like: jax.Array,
+    num_keys: int,
+    offset: Offset | None,
+) -> jax.Array | None:
+    """The bias of the scores of self-attention, with that of positions='relative' and 'alibi'; like has the steps."""
+    sizes = stack.sizes
+    if sizes["positions"] not in ("relative", "alibi"):
+        return bias
+    distance = distances(like.shape[1], num_keys, offset)
+    if stack.bias_table is not None:
+        added = _relative_bias(distance, stack.bias_table[...], sizes["bidirectional"], sizes["max_distance"])
+    else:
+        added = _alibi_bias(sizes["num_heads"], distance, like.dtype)
+    added = added.astype(like.dtype)
+    return added if bias is None else added + aligned(bias, 4)
 
 
 def rows_of(state: TransformerState, rows: jax.Array) -> TransformerState:

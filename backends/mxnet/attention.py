@@ -125,7 +125,8 @@ class Attention(Specified):
         """
         given: dict[str, Any] = {"valid_lens": valid_lens, "mask": mask, "position": position}
         self._check("extend", memory=memory, keys=keys, values=values, **given)
-        return extended(memory, self._prepare(keys, values, valid_lens, mask), position)
+        first = memory.keys.shape[-2] if position is None else position
+        return extended(memory, self._prepare(keys, values, valid_lens, mask, first), position)
 
     def attend(
         self,
@@ -213,8 +214,14 @@ class Attention(Specified):
         return super().__call__(queries, keys, values, valid_lens, mask, options)
 
     def _prepare(
-        self, keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None, mask: np.ndarray | None
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: Lengths | None,
+        mask: np.ndarray | None,
+        position: Offset | None = None,
     ) -> Memory:
+        """Prepare keys of which the first has that position; it matters to rotary positions alone."""
         memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
         return memory._replace(keys=self._project(memory.keys))
 

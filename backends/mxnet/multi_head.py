@@ -15,12 +15,13 @@ from attention_core.operators.multi_head import (
     TAYLOR_IMPORTANCE,
     remaining,
 )
-from backends.mxnet.arrays import Lengths, check
+from backends.mxnet.arrays import Lengths, Offset, check
 from backends.mxnet.attention import Answer, Attention, ScoredAttention, attention_layer
 from backends.mxnet.masking import _attention_mask, positions
 from backends.mxnet.memory import Memory
 from backends.mxnet.module import initialise, linear, projected
 from backends.mxnet.pooling import shown
+from backends.mxnet.positions import RotaryPositions
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance", "attention_rollout"]
 
@@ -35,7 +36,9 @@ class MultiHeadAttention(ScoredAttention):
     query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the rows
     from h·head_size to (h + 1)·head_size - 1 of W_q, W_k and W_v, with head_size = hidden_size/num_heads. With
     num_key_heads, query head h reads key head ⌊h · num_key_heads / num_heads⌋, and has the rows of that of W_k and W_v:
-    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245. With rotary_layout, RotaryPositions rotate query i by position i
+    + offset and key j by position j, so that their inner product depends on the distance alone: Su et al. 2021, section
+    3.2, arXiv:2104.09864.
 
     Args:
         query_size: features of a query
@@ -49,6 +52,11 @@ class MultiHeadAttention(ScoredAttention):
         num_positions (default None): number of positions to score, for score='location' only
         softcap (default None): bound of the scores; none if None; of the scores 'dot' and 'scaled_dot' only
         bias (default True): whether the four projections have biases
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
@@ -88,6 +96,8 @@ class MultiHeadAttention(ScoredAttention):
         num_positions: int | None = None,
         softcap: float | None = None,
         bias: bool = True,
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         dropout: float = 0.0,
         time_major: bool = False,
         dtype: str = "float32",
@@ -105,18 +115,22 @@ class MultiHeadAttention(ScoredAttention):
             num_positions=num_positions,
             softcap=softcap,
             bias=bias,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             dropout=dropout,
             time_major=time_major,
             prefix=prefix,
             params=params,
         )
         hidden_size, of_keys = self.sizes["hidden_size"], self.sizes["num_key_heads · head_size"]
+        parts = self.specification.inside(self.sizes)
         with self.name_scope():
             self.W_q = linear(query_size, hidden_size, use_bias=bias, dtype=dtype)
             self.W_k = linear(self.sizes["key_size"], of_keys, use_bias=bias, dtype=dtype)
             self.W_v = linear(self.sizes["value_size"], of_keys, use_bias=bias, dtype=dtype)
             self.W_o = linear(hidden_size, query_size, use_bias=bias, dtype=dtype)
-            self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype)
+            self.scored = attention_layer(parts["scored"], dtype=dtype)
+            self.rotary = RotaryPositions(**parts["rotary"].config) if "rotary" in parts else None
         initialise(self)
 
     def prepare(
@@ -151,6 +165,7 @@ class MultiHeadAttention(ScoredAttention):
         per_head: bool = False,
         need_weights: bool = True,
         bias: np.ndarray | None = None,
+        offset: Offset | None = None,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
@@ -169,6 +184,8 @@ class MultiHeadAttention(ScoredAttention):
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
                 scores; -inf hides a key from a query
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query,
+                with rotary_layout only; 0 if None
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -180,11 +197,13 @@ class MultiHeadAttention(ScoredAttention):
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             OptionError: per_head where no weights are returned
+            OptionError: an offset that would be ignored
         """
         options: dict[str, Any] = {
             "per_head": per_head,
             "need_weights": need_weights,
             "bias": bias,
+            "offset": offset,
             "head_mask": head_mask,
             "dropout_mask": dropout_mask,
         }
@@ -202,6 +221,7 @@ class MultiHeadAttention(ScoredAttention):
         per_head: bool = False,
         need_weights: bool = True,
         bias: np.ndarray | None = None,
+        offset: Offset | None = None,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray | Any]:
@@ -226,6 +246,8 @@ class MultiHeadAttention(ScoredAttention):
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
                 scores; -inf hides a key from a query
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query,
+                with rotary_layout only; 0 if None
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -238,6 +260,7 @@ class MultiHeadAttention(ScoredAttention):
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             OptionError: per_head where no weights are returned
+            OptionError: an offset that would be ignored
         Example:
             layer = attention.MultiHeadAttention(query_size, num_heads)
             context, weights = layer(queries, keys, values, valid_lens)
@@ -246,6 +269,7 @@ class MultiHeadAttention(ScoredAttention):
             "per_head": per_head,
             "need_weights": need_weights,
             "bias": bias,
+            "offset": offset,
             "head_mask": head_mask,
             "dropout_mask": dropout_mask,
         }
@@ -274,7 +298,12 @@ class MultiHeadAttention(ScoredAttention):
         return self._pruned(heads)
 
     def _prepare(
-        self, keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None, mask: np.ndarray | None
+        self,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: Lengths | None,
+        mask: np.ndarray | None,
+        position: Offset | None = None,
     ) -> Memory:
         keys, values = self._to_batch_first(keys), self._to_batch_first(values)
         allowed = _attention_mask(keys.shape[-2], valid_lens, mask, keys.ctx)
@@ -284,6 +313,7 @@ class MultiHeadAttention(ScoredAttention):
             seen = np.expand_dims(np.any(np.any(allowed, axis=-2), axis=-2), -1)
             keys, values = shown(seen, keys), shown(seen, values)
         keys, values = self._split(projected(self.W_k, keys)), self._split(projected(self.W_v, values))
+        keys = keys if self.rotary is None else self.rotary._rotate(keys, position)
         return Memory(self._project(keys), values, allowed)
 
     def _attend(
@@ -294,10 +324,12 @@ class MultiHeadAttention(ScoredAttention):
         per_head: bool = False,
         need_weights: bool = True,
         bias: np.ndarray | None = None,
+        offset: Offset | None = None,
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> Answer:
         queries = self._split(projected(self.W_q, self._to_batch_first(queries)))
+        queries = queries if self.rotary is None else self.rotary._rotate(queries, offset)
         heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask.reshape(-1, head_mask.shape[-1], 1, 1)

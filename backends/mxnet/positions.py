@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mxnet as mx
+import numpy
 from mxnet import np, npx
 from mxnet.gluon import nn
 
@@ -312,10 +313,13 @@ def alibi_bias(
     given = {"num_heads": num_heads, "num_queries": num_queries, "num_keys": num_keys, "dtype": dtype}
     check(ALIBI_BIAS, **given, offset=offset)
     check_available(ALIBI_BIAS.title, dtype, "bfloat16", "MXNet's arrays have no bfloat16")
-    wide = "float64" if dtype == "float64" else "float32"
-    distance = -np.abs(distances(num_queries, num_keys, offset, ctx)).astype(wide)
+    return _alibi_bias(num_heads, distances(num_queries, num_keys, offset, ctx), dtype)
+
+
+def _alibi_bias(num_heads: int, distance: np.ndarray, dtype: str) -> np.ndarray:
+    wide = "float64" if numpy.dtype(dtype) == "float64" else "float32"
     slope = np.array(slopes(num_heads), dtype=wide, ctx=distance.ctx).reshape(-1, 1, 1)
-    return (slope * np.expand_dims(distance, 1)).astype(dtype, copy=False)
+    return (slope * np.expand_dims(-np.abs(distance).astype(wide), 1)).astype(dtype, copy=False)
 
 
 def relative_buckets(
@@ -402,7 +406,10 @@ def relative_bias(
     """
     options = {"bidirectional": bidirectional, "max_distance": max_distance, "offset": offset}
     check(RELATIVE_BIAS, num_queries=num_queries, num_keys=num_keys, table=table, **options)
-    distance = distances(num_queries, num_keys, offset, table.ctx)
+    return _relative_bias(distances(num_queries, num_keys, offset, table.ctx), table, bidirectional, max_distance)
+
+
+def _relative_bias(distance: np.ndarray, table: np.ndarray, bidirectional: bool, max_distance: int) -> np.ndarray:
     buckets = buckets_of(distance, table.shape[0], bidirectional, max_distance)
     if buckets.size == 0:  # of which MXNet would write foreign memory into gradients
         batch, queries, keys = buckets.shape

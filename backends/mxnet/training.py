@@ -214,7 +214,9 @@ class Trainer:
     def set_state(self, arrays: Mapping[str, numpy.ndarray]) -> None:
         """Continue from the state of another Trainer, whose optimiser has the same options."""
         moments = self.optimizer.moments
-        check_state(self.model.specification, self.model.sizes, self.model.decoder.dense.weight.dtype, moments, arrays)
+        check_state(
+            self.model.specification, self.model.sizes, self.model.decoder.embedding.weight.dtype, moments, arrays
+        )
         self.optimizer.resume(int(arrays["step"]))
         for name, parameter, axes in located(self.model):
             given = [arrays[f"{moment}.{name}"] for moment in moments]
@@ -227,7 +229,7 @@ class Trainer:
         """Refuse a batch that does not fit the model; the encoder checks its tokens itself."""
         model, vocab_size = self.model, self.model.sizes["target_vocab_size"]
         model._check("call", **batch.arguments)
-        logits = SimpleNamespace(shape=(*batch.inputs.shape, vocab_size), dtype=model.decoder.dense.weight.dtype)
+        logits = SimpleNamespace(shape=(*batch.inputs.shape, vocab_size), dtype=model.decoder.embedding.weight.dtype)
         check(MASKED_CROSS_ENTROPY, logits=logits, targets=batch.targets, valid_lens=batch.target_lens)
         check_ids(model.decoder.specification.name, "tokens", batch.inputs, vocab_size)
         check_ids("masked_cross_entropy", "targets", batch.targets, vocab_size)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import mxnet as mx
-from mxnet import np
+from mxnet import np, npx
 from mxnet.gluon import Block, nn
 
 from attention_core.operators.transformer import (
@@ -14,14 +14,14 @@ from attention_core.operators.transformer import (
     TRANSFORMER_ENCODER,
 )
 from attention_core.specification import Part
-from backends.mxnet.arrays import Lengths
+from backends.mxnet.arrays import Lengths, Offset
 from backends.mxnet.encoders import embedded, embedding
-from backends.mxnet.masking import _attention_mask
+from backends.mxnet.masking import _attention_mask, aligned, distances
 from backends.mxnet.memory import Memory
-from backends.mxnet.module import Specified, check_ids, drawn_mask, initialise, linear, projected
+from backends.mxnet.module import Specified, Uniform, check_ids, drawn_mask, initialise, linear, projected
 from backends.mxnet.multi_head import mean_of_heads
 from backends.mxnet.normalization import norm_layer
-from backends.mxnet.positions import LearnedPositions, SinusoidalPositions
+from backends.mxnet.positions import LearnedPositions, SinusoidalPositions, _alibi_bias, _relative_bias
 from backends.mxnet.search import beam_search, greedy_search
 from backends.mxnet.transformer_layers import TransformerDecoderLayer, TransformerEncoderLayer, without_padding
 
@@ -52,11 +52,22 @@ class TransformerEncoder(Specified):
         num_heads: number of heads
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
-        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
+            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
+            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
+            'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
+        num_buckets (default None): buckets of distances, for positions='relative' only
+        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
+            positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -71,6 +82,8 @@ class TransformerEncoder(Specified):
         params: a ParameterDict whose parameters are shared
     Parameters:
         embedding: (vocab_size, features), one row for each token id
+        bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
+            positions='relative'
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm or RMSNorm, if norm='pre'
@@ -94,8 +107,12 @@ class TransformerEncoder(Specified):
         *,
         positions: str = "sinusoidal",
         num_positions: int | None = None,
+        num_buckets: int | None = None,
+        max_distance: int | None = None,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -116,8 +133,12 @@ class TransformerEncoder(Specified):
             num_layers=num_layers,
             positions=positions,
             num_positions=num_positions,
+            num_buckets=num_buckets,
+            max_distance=max_distance,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -133,6 +154,8 @@ class TransformerEncoder(Specified):
         with self.name_scope():
             self.embedding = embedding(vocab_size, features, dtype=dtype)
             self.positions = positions_layer(parts.get("positions"), dtype=dtype)
+            relative = {"shape": (num_buckets, num_heads), "dtype": dtype, "init": Uniform(features**-0.5)}
+            self.bias_table = self.params.get("bias_table", **relative) if num_buckets else None
             self.layers = nn.Sequential()
             for number in range(num_layers):
                 self.layers.add(TransformerEncoderLayer(**parts[f"layers.{number}"].config, dtype=dtype))
@@ -212,15 +235,14 @@ class TransformerEncoder(Specified):
         embedding_dropout_mask = options["embedding_dropout_mask"]
         x = self.sizes["features"] ** 0.5 * embedded(self.embedding, tokens)
         x = x if self.positions is None else self.positions(x)
+        bias = biased(self, options["bias"], x, x.shape[1], None)
         if embedding_dropout_mask is None:
             embedding_dropout_mask = drawn_mask(self.sizes["dropout"], x.shape, x)
         x = x if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
             factors = {name: None if array is None else array[number] for name, array in masks.items()}
-            x, of_heads = layer(
-                x, valid_lens, mask, need_weights=options["need_weights"], bias=options["bias"], **factors
-            )
+            x, of_heads = layer(x, valid_lens, mask, need_weights=options["need_weights"], bias=bias, **factors)
             weights.append(of_heads)
         if self.norm is not None:
             x = without_padding(self.norm(x), valid_lens)
@@ -230,7 +252,7 @@ class TransformerEncoder(Specified):
 class TransformerDecoder(Specified):
     """Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.
 
-    logits = dense.W x + dense.b
+    logits = dense.W x + dense.b, or embedding x if tied
     x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
     step t attends to the steps up to t, and to the encoder's outputs
 
@@ -241,11 +263,22 @@ class TransformerDecoder(Specified):
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
         memory_size (default None): features of the encoder's outputs; features if None
-        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
+            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
+            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
+            'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
+        num_buckets (default None): buckets of distances, for positions='relative' only
+        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
+            positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -254,13 +287,17 @@ class TransformerDecoder(Specified):
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
+            Press and Wolf 2017, section 2, arXiv:1608.05859
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
         params: a ParameterDict whose parameters are shared
     Parameters:
         embedding: (vocab_size, features), one row for each token id
-        dense.W: (vocab_size, features), weights of the logits
-        dense.b: (vocab_size,), biases of the logits
+        bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
+            positions='relative'
+        dense.W: (vocab_size, features), weights of the logits, unless tied
+        dense.b: (vocab_size,), biases of the logits, unless tied
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm or RMSNorm, if norm='pre'
@@ -285,8 +322,12 @@ class TransformerDecoder(Specified):
         memory_size: int | None = None,
         positions: str = "sinusoidal",
         num_positions: int | None = None,
+        num_buckets: int | None = None,
+        max_distance: int | None = None,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -294,6 +335,7 @@ class TransformerDecoder(Specified):
         bias: bool = True,
         epsilon: float = 1e-5,
         dropout: float = 0.0,
+        tied: bool = False,
         dtype: str = "float32",
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
@@ -307,8 +349,12 @@ class TransformerDecoder(Specified):
             memory_size=memory_size,
             positions=positions,
             num_positions=num_positions,
+            num_buckets=num_buckets,
+            max_distance=max_distance,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -316,6 +362,7 @@ class TransformerDecoder(Specified):
             bias=bias,
             epsilon=epsilon,
             dropout=dropout,
+            tied=tied,
             prefix=prefix,
             params=params,
         )
@@ -323,11 +370,13 @@ class TransformerDecoder(Specified):
         with self.name_scope():
             self.embedding = embedding(vocab_size, features, dtype=dtype)
             self.positions = positions_layer(parts.get("positions"), dtype=dtype)
+            relative = {"shape": (num_buckets, num_heads), "dtype": dtype, "init": Uniform(features**-0.5)}
+            self.bias_table = self.params.get("bias_table", **relative) if num_buckets else None
             self.layers = nn.Sequential()
             for number in range(num_layers):
                 self.layers.add(TransformerDecoderLayer(**parts[f"layers.{number}"].config, dtype=dtype))
             self.norm = norm_layer(parts["norm"], dtype=dtype) if norm == "pre" else None
-            self.dense = linear(features, vocab_size, use_bias=True, dtype=dtype)
+            self.dense = None if tied else linear(features, vocab_size, use_bias=True, dtype=dtype)
         initialise(self)
 
     def prepare(
@@ -376,7 +425,7 @@ class TransformerDecoder(Specified):
     ) -> tuple[np.ndarray, TransformerState, np.ndarray]:
         """Decode one token.
 
-        logits = dense.W x + dense.b
+        logits = dense.W x + dense.b, or embedding x if tied
         x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
         step t attends to the steps up to t, and to the encoder's outputs
 
@@ -419,7 +468,7 @@ class TransformerDecoder(Specified):
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
-        logits = dense.W x + dense.b
+        logits = dense.W x + dense.b, or embedding x if tied
         x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
         step t attends to the steps up to t, and to the encoder's outputs
 
@@ -607,6 +656,7 @@ class TransformerDecoder(Specified):
         """Give the features that the logits are projected from, and the weights of every layer."""
         x = self.sizes["features"] ** 0.5 * embedded(self.embedding, tokens)
         x = x if self.positions is None else self.positions(x)
+        bias = biased(self, bias, x, x.shape[1], None)
         if embedding_dropout_mask is None:
             embedding_dropout_mask = drawn_mask(self.sizes["dropout"], x.shape, x)
         x = x if embedding_dropout_mask is None else x * embedding_dropout_mask
@@ -635,10 +685,11 @@ class TransformerDecoder(Specified):
             table = self.positions(np.zeros((1, max(room, 1), features), dtype=x.dtype, ctx=x.ctx))[0]
             x = x + table[np.minimum(state.position, max(room - 1, 0))]
         x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
+        bias = biased(self, None, x, room, state.position)
         for number, layer in enumerate(self.layers):
             past = Memory(state.keys[:, number], state.values[:, number], None)
             prepared = Memory(memory.keys[:, number], memory.values[:, number], mask)
-            x, after, weights = layer._step(x, past, state.position, prepared)
+            x, after, weights = layer._step(x, past, state.position, prepared, bias)
             kept.append(after)
         keys, values = (np.stack(arrays, axis=1) for arrays in list(zip(*kept, strict=True))[:2])
         logits = self._logits(self._normalized(x))
@@ -649,7 +700,10 @@ class TransformerDecoder(Specified):
         return x if self.norm is None else self.norm(x)
 
     def _logits(self, features: np.ndarray) -> np.ndarray:
-        return projected(self.dense, features)
+        if self.dense is not None or features.size == 0:
+            return projected(self.dense or self.embedding, features)
+        weight = self.embedding.weight.data(features.ctx)
+        return npx.fully_connected(features, weight, num_hidden=weight.shape[0], no_bias=True, flatten=False)
 
 
 LAYERS = {"SinusoidalPositions": SinusoidalPositions, "LearnedPositions": LearnedPositions}
@@ -660,6 +714,26 @@ def positions_layer(part: Part | None, *, dtype: str) -> Block | None:
     if part is None:
         return None
     return LAYERS[part.layer.name](**part.config, **({"dtype": dtype} if part.layer.trainable else {}))
+
+
+def biased(
+    stack: TransformerEncoder | TransformerDecoder,
+    bias: np.ndarray | None,
+    like: np.ndarray,
+    num_keys: int,
+    offset: Offset | None,
+) -> np.ndarray | None:
+    """The bias of the scores of self-attention, with that of positions='relative' and 'alibi'; like has the steps."""
+    sizes = stack.sizes
+    if sizes["positions"] not in ("relative", "alibi"):
+        return bias
+    distance = distances(like.shape[1], num_keys, offset, like.ctx)
+    if stack.bias_table is not None:
+        added = _relative_bias(distance, stack.bias_table.data(like.ctx), sizes["bidirectional"], sizes["max_distance"])
+    else:
+        added = _alibi_bias(sizes["num_heads"], distance, like.dtype)
+    added = added.astype(like.dtype, copy=False)
+    return added if bias is None else added + aligned(bias, 4)
 
 
 def rows_of(state: TransformerState, rows: np.ndarray) -> TransformerState:

@@ -64,6 +64,11 @@ class TransformerEncoderLayer(TransformerLayer):
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -100,6 +105,8 @@ class TransformerEncoderLayer(TransformerLayer):
         *,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -118,6 +125,8 @@ class TransformerEncoderLayer(TransformerLayer):
             hidden_size=hidden_size,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -228,6 +237,11 @@ class TransformerDecoderLayer(TransformerLayer):
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -266,6 +280,8 @@ class TransformerDecoderLayer(TransformerLayer):
         memory_size: int | None = None,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -284,6 +300,8 @@ class TransformerDecoderLayer(TransformerLayer):
             memory_size=memory_size,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -398,7 +416,7 @@ class TransformerDecoderLayer(TransformerLayer):
         return x, weights, self_weights
 
     def _step(
-        self, x: np.ndarray, past: Memory, position: np.ndarray, memory: Memory
+        self, x: np.ndarray, past: Memory, position: np.ndarray, memory: Memory, bias: np.ndarray | None
     ) -> tuple[np.ndarray, Memory, np.ndarray | Any]:
         """One step, behind those of the past: its output, the past with it, and the weights of cross-attention."""
         places, ends = positions(past.keys.shape[-2], x.ctx), position.astype("float64")[:, None]
@@ -407,12 +425,12 @@ class TransformerDecoderLayer(TransformerLayer):
 
         def attended(x: np.ndarray) -> np.ndarray:
             nonlocal past
-            new = self.self_attention._prepare(x, x, None, None)
+            new = self.self_attention._prepare(x, x, None, None, position)
             keys, values = (
                 np.where(now[:, None, :, None], one, other) for one, other in zip(new[:2], past[:2], strict=True)
             )
             past = Memory(keys, values, seen[:, None, None])
-            return self.self_attention._attend(x, past, need_weights=False)[0]
+            return self.self_attention._attend(x, past, need_weights=False, bias=bias, offset=position)[0]
 
         def crossed(x: np.ndarray) -> np.ndarray:
             nonlocal weights

@@ -16,11 +16,12 @@ from attention_core.operators.multi_head import (
     TAYLOR_IMPORTANCE,
     remaining,
 )
-from backends.tf.arrays import Lengths, lengths
+from backends.tf.arrays import Lengths, Offset, lengths
 from backends.tf.attention import Answer, ScoredAttention, attention_layer
 from backends.tf.masking import _attention_mask, open_to, size
 from backends.tf.memory import Memory
 from backends.tf.module import chosen, joined, projected
+from backends.tf.positions import RotaryPositions
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance", "attention_rollout"]
 
@@ -36,7 +37,9 @@ class MultiHeadAttention(ScoredAttention):
     query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the rows
     from h·head_size to (h + 1)·head_size - 1 of W_q, W_k and W_v, with head_size = hidden_size/num_heads. With
     num_key_heads, query head h reads key head ⌊h · num_key_heads / num_heads⌋, and has the rows of that of W_k and W_v:
-    Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
+    Ainslie et al. 2023, section 2.2, arXiv:2305.13245. With rotary_layout, RotaryPositions rotate query i by position i
+    + offset and key j by position j, so that their inner product depends on the distance alone: Su et al. 2021, section
+    3.2, arXiv:2104.09864.
 
     Args:
         query_size: features of a query
@@ -50,6 +53,11 @@ class MultiHeadAttention(ScoredAttention):
         num_positions (default None): number of positions to score, for score='location' only
         softcap (default None): bound of the scores; none if None; of the scores 'dot' and 'scaled_dot' only
         bias (default True): whether the four projections have biases
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         dropout (default 0.0): dropout rate of the weights in training
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
@@ -88,6 +96,8 @@ class MultiHeadAttention(ScoredAttention):
         num_positions: int | None = None,
         softcap: float | None = None,
         bias: bool = True,
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         dropout: float = 0.0,
         time_major: bool = False,
         dtype: str | tf.DType | None = None,
@@ -104,6 +114,8 @@ class MultiHeadAttention(ScoredAttention):
             num_positions=num_positions,
             softcap=softcap,
             bias=bias,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             dropout=dropout,
             time_major=time_major,
             dtype=dtype,
@@ -114,7 +126,9 @@ class MultiHeadAttention(ScoredAttention):
         self.W_k = self._projection("W_k", self.sizes["key_size"], of_keys, bias)
         self.W_v = self._projection("W_v", self.sizes["value_size"], of_keys, bias)
         self.W_o = self._projection("W_o", hidden_size, query_size, bias)
-        self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], caller=self, name="scored")
+        parts = self.specification.inside(self.sizes)
+        self.scored = attention_layer(parts["scored"], caller=self, name="scored")
+        self.rotary = RotaryPositions(**parts["rotary"].config) if "rotary" in parts else None
 
     def prepare(
         self, keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None = None, mask: tf.Tensor | None = None
@@ -149,6 +163,7 @@ class MultiHeadAttention(ScoredAttention):
         per_head: bool = False,
         need_weights: bool = True,
         bias: tf.Tensor | None = None,
+        offset: Offset | None = None,
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
@@ -168,6 +183,8 @@ class MultiHeadAttention(ScoredAttention):
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
                 scores; -inf hides a key from a query
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query,
+                with rotary_layout only; 0 if None
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -180,11 +197,13 @@ class MultiHeadAttention(ScoredAttention):
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             OptionError: per_head where no weights are returned
+            OptionError: an offset that would be ignored
         """
         options: dict[str, Any] = {
             "per_head": per_head,
             "need_weights": need_weights,
             "bias": bias,
+            "offset": offset,
             "head_mask": head_mask,
             "dropout_mask": dropout_mask,
         }
@@ -203,6 +222,7 @@ class MultiHeadAttention(ScoredAttention):
         per_head: bool = False,
         need_weights: bool = True,
         bias: tf.Tensor | None = None,
+        offset: Offset | None = None,
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
@@ -228,6 +248,8 @@ class MultiHeadAttention(ScoredAttention):
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
                 scores; -inf hides a key from a query
+            offset (default None): integers (batch,), or a list, or one number for all; position of the first query,
+                with rotary_layout only; 0 if None
             head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
                 the head off
             dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
@@ -241,6 +263,7 @@ class MultiHeadAttention(ScoredAttention):
             OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             OptionError: per_head where no weights are returned
+            OptionError: an offset that would be ignored
         Example:
             layer = attention.MultiHeadAttention(query_size, num_heads)
             context, weights = layer(queries, keys, values, valid_lens)
@@ -249,6 +272,7 @@ class MultiHeadAttention(ScoredAttention):
             "per_head": per_head,
             "need_weights": need_weights,
             "bias": bias,
+            "offset": offset,
             "head_mask": head_mask,
             "dropout_mask": dropout_mask,
         }
@@ -266,6 +290,7 @@ class MultiHeadAttention(ScoredAttention):
         per_head: bool = False,
         need_weights: bool = True,
         bias: tf.Tensor | None = None,
+        offset: Offset | None = None,
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
@@ -278,6 +303,7 @@ class MultiHeadAttention(ScoredAttention):
             per_head=per_head,
             need_weights=need_weights,
             bias=bias,
+            offset=offset,
             head_mask=head_mask,
             dropout_mask=dropout_mask,
             training=training,
@@ -305,7 +331,12 @@ class MultiHeadAttention(ScoredAttention):
         return self._pruned(heads)
 
     def _prepare(
-        self, keys: tf.Tensor, values: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None
+        self,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        valid_lens: Lengths | None,
+        mask: tf.Tensor | None,
+        position: Offset | None = None,
     ) -> Memory:
         mask = joined(mask, keys, values, time_major=self.sizes["time_major"])
         keys, values = self._to_batch_first(keys), self._to_batch_first(values)
@@ -315,6 +346,7 @@ class MultiHeadAttention(ScoredAttention):
             seen = tf.expand_dims(tf.reduce_any(allowed, axis=(-3, -2)), axis=-1)
             keys, values = tf.where(seen, keys, 0.0), tf.where(seen, values, 0.0)
         keys, values = self._split(projected(self.W_k, keys)), self._split(projected(self.W_v, values))
+        keys = keys if self.rotary is None else self.rotary._rotate(keys, position)
         return Memory(self._project(keys), values, allowed)
 
     def _attend(
@@ -325,11 +357,13 @@ class MultiHeadAttention(ScoredAttention):
         per_head: bool = False,
         need_weights: bool = True,
         bias: tf.Tensor | None = None,
+        offset: Offset | None = None,
         head_mask: tf.Tensor | None = None,
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> Answer:
         queries = self._split(projected(self.W_q, self._to_batch_first(queries)))
+        queries = queries if self.rotary is None else self.rotary._rotate(queries, offset)
         heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask, training)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]

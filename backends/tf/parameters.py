@@ -72,9 +72,10 @@ def located(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.Variable, tu
     for name in layer.specification.own_shapes(layer.sizes):
         path, axes = entries[pattern(name)]
         yield name, reached(layer, path.format(layer=name.partition(".")[0])), axes
-    for inside in layer.specification.inside(layer.sizes):
+    for inside, part in layer.specification.inside(layer.sizes).items():
         for name, parameter, axes in located(reached(layer, inside)):
-            yield f"{inside}.{name}", parameter, axes
+            if name not in part.shared:
+                yield f"{inside}.{name}", parameter, axes
 
 
 def reached(layer: Any, path: str) -> Any:

@@ -308,10 +308,13 @@ def alibi_bias(
     """
     given = {"num_heads": num_heads, "num_queries": num_queries, "num_keys": num_keys, "dtype": dtype}
     check(ALIBI_BIAS, **given, offset=offset)
-    wide = tf.float64 if dtype == "float64" else tf.float32
-    distance = tf.cast(-tf.abs(distances(num_queries, num_keys, offset)), wide)
+    return _alibi_bias(num_heads, distances(num_queries, num_keys, offset), tf.as_dtype(dtype))
+
+
+def _alibi_bias(num_heads: int, distance: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    wide = tf.float64 if dtype == tf.float64 else tf.float32
     slope = tf.constant(slopes(num_heads), wide)[:, None, None]
-    return tf.cast(slope * distance[:, None], dtype)
+    return tf.cast(slope * tf.cast(-tf.abs(distance), wide)[:, None], dtype)
 
 
 def relative_buckets(
@@ -397,7 +400,10 @@ def relative_bias(
     options = {"bidirectional": bidirectional, "max_distance": max_distance, "offset": offset}
     check(RELATIVE_BIAS, num_queries=num_queries, num_keys=num_keys, table=table, **options)
     table = tf.convert_to_tensor(table)
-    distance = distances(num_queries, num_keys, offset)
+    return _relative_bias(distances(num_queries, num_keys, offset), table, bidirectional, max_distance)
+
+
+def _relative_bias(distance: tf.Tensor, table: tf.Tensor, bidirectional: bool, max_distance: int) -> tf.Tensor:
     buckets = buckets_of(distance, table.shape[0], bidirectional, max_distance)
     # Widened, since the gradient of an entry is a sum over all pairs in its bucket; along the last axis, since the one
     # along the first would have a row for each pair, which are rounded before they are summed.

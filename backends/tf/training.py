@@ -151,7 +151,7 @@ class Trainer:
         self.model = model
         self.max_norm = max_norm
         # TensorFlow computes on a GPU whatever it can, wherever the parameters are, unless told where.
-        self.device = model.decoder.dense.kernel.value.device
+        self.device = model.decoder.embedding.embeddings.value.device
         with tf.device(self.device):
             self.optimizer = optimizer.from_config(optimizer.get_config())
             self.parameters = list(model.trainable_variables)

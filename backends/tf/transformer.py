@@ -12,12 +12,12 @@ from attention_core.operators.transformer import (
     TRANSFORMER_ENCODER,
 )
 from attention_core.specification import Part
-from backends.tf.arrays import Lengths, lengths
-from backends.tf.masking import _attention_mask, size
+from backends.tf.arrays import Lengths, Offset, lengths
+from backends.tf.masking import _attention_mask, aligned, distances, size
 from backends.tf.memory import Memory
-from backends.tf.module import Specified, attached_mask, check_ids, chosen, joined, projected, with_mask
+from backends.tf.module import Specified, attached_mask, check_ids, chosen, drawn, joined, projected, with_mask
 from backends.tf.normalization import norm_layer
-from backends.tf.positions import LearnedPositions, SinusoidalPositions
+from backends.tf.positions import LearnedPositions, SinusoidalPositions, _alibi_bias, _relative_bias
 from backends.tf.search import beam_search, greedy_search
 from backends.tf.transformer_layers import TransformerDecoderLayer, TransformerEncoderLayer, without_padding
 
@@ -49,11 +49,22 @@ class TransformerEncoder(Specified):
         num_heads: number of heads
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
-        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
+            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
+            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
+            'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
+        num_buckets (default None): buckets of distances, for positions='relative' only
+        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
+            positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -67,6 +78,8 @@ class TransformerEncoder(Specified):
         name: the layer's name in Keras
     Parameters:
         embedding: (vocab_size, features), one row for each token id
+        bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
+            positions='relative'
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm or RMSNorm, if norm='pre'
@@ -90,8 +103,12 @@ class TransformerEncoder(Specified):
         *,
         positions: str = "sinusoidal",
         num_positions: int | None = None,
+        num_buckets: int | None = None,
+        max_distance: int | None = None,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -111,8 +128,12 @@ class TransformerEncoder(Specified):
             num_layers=num_layers,
             positions=positions,
             num_positions=num_positions,
+            num_buckets=num_buckets,
+            max_distance=max_distance,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -129,6 +150,8 @@ class TransformerEncoder(Specified):
             self.embedding = keras.layers.Embedding(vocab_size, features, dtype=policy, name="embedding")
             self.embedding.supports_masking = True  # `call` hands the mask of the tokens on
             self.positions = positions_layer(parts.get("positions"), dtype=policy, name="positions")
+            relative = (num_buckets, num_heads) if num_buckets else None
+            self.bias_table = drawn(self, "bias_table", relative, features) if relative else None
             self.layers = [
                 TransformerEncoderLayer(**parts[f"layers.{number}"].config, dtype=policy, name=f"layer_{number}")
                 for number in range(num_layers)
@@ -223,6 +246,7 @@ class TransformerEncoder(Specified):
         attached = attached_mask(tokens)
         x = self.sizes["features"] ** 0.5 * self.embedding(tokens)
         x = x if self.positions is None else self.positions(x)
+        bias = biased(self, bias, x, size(x, 1), None)
         x = self.dropout(x, training=training) if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -239,7 +263,7 @@ class TransformerEncoder(Specified):
 class TransformerDecoder(Specified):
     """Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.
 
-    logits = dense.W x + dense.b
+    logits = dense.W x + dense.b, or embedding x if tied
     x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
     step t attends to the steps up to t, and to the encoder's outputs
 
@@ -250,11 +274,22 @@ class TransformerDecoder(Specified):
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
         memory_size (default None): features of the encoder's outputs; features if None
-        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
+            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
+            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
+            'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
+        num_buckets (default None): buckets of distances, for positions='relative' only
+        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
+            positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -263,12 +298,16 @@ class TransformerDecoder(Specified):
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
+            Press and Wolf 2017, section 2, arXiv:1608.05859
         dtype: floating type of the parameters
         name: the layer's name in Keras
     Parameters:
         embedding: (vocab_size, features), one row for each token id
-        dense.W: (vocab_size, features), weights of the logits
-        dense.b: (vocab_size,), biases of the logits
+        bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
+            positions='relative'
+        dense.W: (vocab_size, features), weights of the logits, unless tied
+        dense.b: (vocab_size,), biases of the logits, unless tied
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm or RMSNorm, if norm='pre'
@@ -293,8 +332,12 @@ class TransformerDecoder(Specified):
         memory_size: int | None = None,
         positions: str = "sinusoidal",
         num_positions: int | None = None,
+        num_buckets: int | None = None,
+        max_distance: int | None = None,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -302,6 +345,7 @@ class TransformerDecoder(Specified):
         bias: bool = True,
         epsilon: float = 1e-5,
         dropout: float = 0.0,
+        tied: bool = False,
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
@@ -314,8 +358,12 @@ class TransformerDecoder(Specified):
             memory_size=memory_size,
             positions=positions,
             num_positions=num_positions,
+            num_buckets=num_buckets,
+            max_distance=max_distance,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -323,6 +371,7 @@ class TransformerDecoder(Specified):
             bias=bias,
             epsilon=epsilon,
             dropout=dropout,
+            tied=tied,
             dtype=dtype,
             name=name,
         )
@@ -331,6 +380,8 @@ class TransformerDecoder(Specified):
             self.embedding = keras.layers.Embedding(vocab_size, features, dtype=policy, name="embedding")
             self.embedding.supports_masking = True  # `call` hands the mask of the tokens on
             self.positions = positions_layer(parts.get("positions"), dtype=policy, name="positions")
+            relative = (num_buckets, num_heads) if num_buckets else None
+            self.bias_table = drawn(self, "bias_table", relative, features) if relative else None
             self.layers = [
                 TransformerDecoderLayer(**parts[f"layers.{number}"].config, dtype=policy, name=f"layer_{number}")
                 for number in range(num_layers)
@@ -339,7 +390,7 @@ class TransformerDecoder(Specified):
             for layer in (self.embedding, self.positions, *self.layers, self.norm):
                 if layer is not None:
                     layer.build(None)
-        self.dense = self._projection("dense", features, vocab_size, True)
+        self.dense = None if tied else self._projection("dense", features, vocab_size, True)
         self.dropout = keras.layers.Dropout(dropout, dtype=policy)
 
     def prepare(
@@ -388,7 +439,7 @@ class TransformerDecoder(Specified):
     ) -> tuple[tf.Tensor, TransformerState, tf.Tensor]:
         """Decode one token.
 
-        logits = dense.W x + dense.b
+        logits = dense.W x + dense.b, or embedding x if tied
         x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
         step t attends to the steps up to t, and to the encoder's outputs
 
@@ -433,7 +484,7 @@ class TransformerDecoder(Specified):
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
-        logits = dense.W x + dense.b
+        logits = dense.W x + dense.b, or embedding x if tied
         x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
         step t attends to the steps up to t, and to the encoder's outputs
 
@@ -626,6 +677,7 @@ class TransformerDecoder(Specified):
         """Give the features that the logits are projected from, and the weights of every layer."""
         x = self.sizes["features"] ** 0.5 * self.embedding(tokens)
         x = x if self.positions is None else self.positions(x)
+        bias = biased(self, bias, x, size(x, 1), None)
         x = self.dropout(x, training=training) if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -652,10 +704,11 @@ class TransformerDecoder(Specified):
             table = self.positions(tf.zeros((1, tf.maximum(room, 1), features), x.dtype))[0]
             x = x + tf.gather(table, tf.minimum(state.position, tf.maximum(room - 1, 0)))
         x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
+        bias = biased(self, None, x, room, state.position)
         for number, layer in enumerate(self.layers):
             past = Memory(state.keys[:, number], state.values[:, number], None)
             prepared = Memory(memory.keys[:, number], memory.values[:, number], mask)
-            x, after, weights = layer._step(x, past, state.position, prepared)
+            x, after, weights = layer._step(x, past, state.position, prepared, bias)
             kept.append(after)
         keys, values = (tf.stack(arrays, axis=1) for arrays in list(zip(*kept, strict=True))[:2])
         logits = self._logits(self._normalized(x))
@@ -666,6 +719,8 @@ class TransformerDecoder(Specified):
         return x if self.norm is None else self.norm(x)
 
     def _logits(self, features: tf.Tensor) -> tf.Tensor:
+        if self.dense is None:
+            return tf.einsum("...f,vf->...v", features, self._cast(self.embedding.embeddings.value))
         return projected(self.dense, features)
 
 
@@ -677,6 +732,26 @@ def positions_layer(part: Part | None, **named: Any) -> keras.layers.Layer | Non
     if part is None:
         return None
     return LAYERS[part.layer.name](**part.config, **named)
+
+
+def biased(
+    stack: TransformerEncoder | TransformerDecoder,
+    bias: tf.Tensor | None,
+    like: tf.Tensor,
+    num_keys: int,
+    offset: Offset | None,
+) -> tf.Tensor | None:
+    """The bias of the scores of self-attention, with that of positions='relative' and 'alibi'; like has the steps."""
+    sizes = stack.sizes
+    if sizes["positions"] not in ("relative", "alibi"):
+        return bias
+    distance = distances(size(like, 1), num_keys, offset)
+    if stack.bias_table is not None:
+        added = _relative_bias(distance, stack.bias_table.value, sizes["bidirectional"], sizes["max_distance"])
+    else:
+        added = _alibi_bias(sizes["num_heads"], distance, like.dtype)
+    added = tf.cast(added, like.dtype)
+    return added if bias is None else added + aligned(bias, 4)
 
 
 def rows_of(state: TransformerState, rows: tf.Tensor) -> TransformerState:

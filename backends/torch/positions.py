@@ -276,10 +276,13 @@ def alibi_bias(
     """
     given = {"num_heads": num_heads, "num_queries": num_queries, "num_keys": num_keys, "dtype": dtype}
     check(ALIBI_BIAS, **given, offset=offset)
-    distance, chosen = distances(num_queries, num_keys, offset, device), getattr(torch, dtype)
-    wide = torch.promote_types(chosen, torch.float32)
+    return _alibi_bias(num_heads, distances(num_queries, num_keys, offset, device), getattr(torch, dtype))
+
+
+def _alibi_bias(num_heads: int, distance: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    wide = torch.promote_types(dtype, torch.float32)
     slope = torch.tensor(slopes(num_heads), dtype=wide, device=distance.device)[:, None, None]
-    return (slope * -distance[:, None].abs()).to(chosen)
+    return (slope * -distance[:, None].abs()).to(dtype)
 
 
 def relative_buckets(
@@ -366,7 +369,10 @@ def relative_bias(
     """
     options = {"bidirectional": bidirectional, "max_distance": max_distance, "offset": offset}
     check(RELATIVE_BIAS, num_queries=num_queries, num_keys=num_keys, table=table, **options)
-    distance = distances(num_queries, num_keys, offset, table.device)
+    return _relative_bias(distances(num_queries, num_keys, offset, table.device), table, bidirectional, max_distance)
+
+
+def _relative_bias(distance: torch.Tensor, table: torch.Tensor, bidirectional: bool, max_distance: int) -> torch.Tensor:
     buckets = buckets_of(distance, table.shape[0], bidirectional, max_distance)
     # Widened, since the gradient of an entry is a sum over all pairs in its bucket.
     return functional.embedding(buckets, precise(table)).permute(0, 3, 1, 2).to(table.dtype)

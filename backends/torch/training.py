@@ -230,7 +230,7 @@ class Trainer:
 
     def set_state(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Continue from the state of another Trainer, whose optimiser has the same options."""
-        dtype = self.model.decoder.dense.weight.dtype
+        dtype = self.model.decoder.embedding.weight.dtype
         check_state(self.model.specification, self.model.sizes, dtype, self.moments, arrays)
         self.steps = int(arrays["step"])
         for group in self.optimizer.param_groups:
@@ -252,7 +252,7 @@ class Trainer:
         """Refuse a batch that does not fit the model; the encoder checks its tokens itself."""
         model, vocab_size = self.model, self.model.sizes["target_vocab_size"]
         model._check("call", **batch.arguments)
-        logits = torch.empty(*batch.inputs.shape, vocab_size, dtype=model.decoder.dense.weight.dtype, device="meta")
+        logits = torch.empty(*batch.inputs.shape, vocab_size, dtype=model.decoder.embedding.weight.dtype, device="meta")
         check(MASKED_CROSS_ENTROPY, logits=logits, targets=batch.targets, valid_lens=batch.target_lens)
         check_ids(model.decoder.specification.name, "tokens", batch.inputs, vocab_size)
         check_ids("masked_cross_entropy", "targets", batch.targets, vocab_size)

@@ -6,18 +6,19 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from attention_core.operators.transformer import (
     TRANSFORMER_DECODER,
     TRANSFORMER_ENCODER,
 )
 from attention_core.specification import Part
-from backends.torch.arrays import Lengths
-from backends.torch.masking import _attention_mask
+from backends.torch.arrays import Lengths, Offset
+from backends.torch.masking import _attention_mask, aligned, distances
 from backends.torch.memory import Memory
-from backends.torch.module import Specified, check_ids
+from backends.torch.module import Specified, check_ids, drawn
 from backends.torch.normalization import norm_layer
-from backends.torch.positions import LearnedPositions, SinusoidalPositions
+from backends.torch.positions import LearnedPositions, SinusoidalPositions, _alibi_bias, _relative_bias
 from backends.torch.search import beam_search, greedy_search
 from backends.torch.transformer_layers import TransformerDecoderLayer, TransformerEncoderLayer, without_padding
 
@@ -48,11 +49,22 @@ class TransformerEncoder(Specified):
         num_heads: number of heads
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
-        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
+            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
+            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
+            'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
+        num_buckets (default None): buckets of distances, for positions='relative' only
+        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
+            positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -66,6 +78,8 @@ class TransformerEncoder(Specified):
         device: where to allocate
     Parameters:
         embedding: (vocab_size, features), one row for each token id
+        bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
+            positions='relative'
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm or RMSNorm, if norm='pre'
@@ -89,8 +103,12 @@ class TransformerEncoder(Specified):
         *,
         positions: str = "sinusoidal",
         num_positions: int | None = None,
+        num_buckets: int | None = None,
+        max_distance: int | None = None,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -110,8 +128,12 @@ class TransformerEncoder(Specified):
             num_layers=num_layers,
             positions=positions,
             num_positions=num_positions,
+            num_buckets=num_buckets,
+            max_distance=max_distance,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -125,6 +147,8 @@ class TransformerEncoder(Specified):
         parts = self.specification.inside(self.sizes)
         self.embedding = nn.Embedding(vocab_size, features, **placed)
         self.positions = positions_layer(parts.get("positions"), **placed)
+        relative = (num_buckets, num_heads) if num_buckets else None
+        self.bias_table = drawn(relative, features, dtype, device) if relative else None
         self.layers = nn.ModuleList(
             TransformerEncoderLayer(**parts[f"layers.{number}"].config, **placed) for number in range(num_layers)
         )
@@ -200,6 +224,7 @@ class TransformerEncoder(Specified):
         check_ids("TransformerEncoder", "tokens", tokens, self.sizes["vocab_size"])
         x = self.sizes["features"] ** 0.5 * self.embedding(tokens.long())
         x = x if self.positions is None else self.positions(x)
+        bias = biased(self, bias, x, x.shape[1], None)
         x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -214,7 +239,7 @@ class TransformerEncoder(Specified):
 class TransformerDecoder(Specified):
     """Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.
 
-    logits = dense.W x + dense.b
+    logits = dense.W x + dense.b, or embedding x if tied
     x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
     step t attends to the steps up to t, and to the encoder's outputs
 
@@ -225,11 +250,22 @@ class TransformerDecoder(Specified):
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
         memory_size (default None): features of the encoder's outputs; features if None
-        positions (default 'sinusoidal'): what is added to the embedded tokens: 'sinusoidal', 'learned', 'none'
+        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
+            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
+            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
+            'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
+        num_buckets (default None): buckets of distances, for positions='relative' only
+        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
+            positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
             'gaussian'
+        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
+            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
+            'concatenated'
+        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
+            rotary_layout only
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
         activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
@@ -238,12 +274,16 @@ class TransformerDecoder(Specified):
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
+            Press and Wolf 2017, section 2, arXiv:1608.05859
         dtype: floating type of the parameters
         device: where to allocate
     Parameters:
         embedding: (vocab_size, features), one row for each token id
-        dense.W: (vocab_size, features), weights of the logits
-        dense.b: (vocab_size,), biases of the logits
+        bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
+            positions='relative'
+        dense.W: (vocab_size, features), weights of the logits, unless tied
+        dense.b: (vocab_size,), biases of the logits, unless tied
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm or RMSNorm, if norm='pre'
@@ -268,8 +308,12 @@ class TransformerDecoder(Specified):
         memory_size: int | None = None,
         positions: str = "sinusoidal",
         num_positions: int | None = None,
+        num_buckets: int | None = None,
+        max_distance: int | None = None,
         num_key_heads: int | None = None,
         score: str = "scaled_dot",
+        rotary_layout: str | None = None,
+        rotary_base: float | None = None,
         norm: str = "post",
         rms: bool = False,
         activation: str = "relu",
@@ -277,6 +321,7 @@ class TransformerDecoder(Specified):
         bias: bool = True,
         epsilon: float = 1e-5,
         dropout: float = 0.0,
+        tied: bool = False,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -289,8 +334,12 @@ class TransformerDecoder(Specified):
             memory_size=memory_size,
             positions=positions,
             num_positions=num_positions,
+            num_buckets=num_buckets,
+            max_distance=max_distance,
             num_key_heads=num_key_heads,
             score=score,
+            rotary_layout=rotary_layout,
+            rotary_base=rotary_base,
             norm=norm,
             rms=rms,
             activation=activation,
@@ -298,16 +347,19 @@ class TransformerDecoder(Specified):
             bias=bias,
             epsilon=epsilon,
             dropout=dropout,
+            tied=tied,
         )
         placed: dict[str, Any] = {"dtype": dtype, "device": device}
         parts = self.specification.inside(self.sizes)
         self.embedding = nn.Embedding(vocab_size, features, **placed)
         self.positions = positions_layer(parts.get("positions"), **placed)
+        relative = (num_buckets, num_heads) if num_buckets else None
+        self.bias_table = drawn(relative, features, dtype, device) if relative else None
         self.layers = nn.ModuleList(
             TransformerDecoderLayer(**parts[f"layers.{number}"].config, **placed) for number in range(num_layers)
         )
         self.norm = norm_layer(parts["norm"], **placed) if norm == "pre" else None
-        self.dense = nn.Linear(features, vocab_size, **placed)
+        self.dense = None if tied else nn.Linear(features, vocab_size, **placed)
         self.dropout = nn.Dropout(dropout)
 
     def prepare(
@@ -356,7 +408,7 @@ class TransformerDecoder(Specified):
     ) -> tuple[torch.Tensor, TransformerState, torch.Tensor]:
         """Decode one token.
 
-        logits = dense.W x + dense.b
+        logits = dense.W x + dense.b, or embedding x if tied
         x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
         step t attends to the steps up to t, and to the encoder's outputs
 
@@ -399,7 +451,7 @@ class TransformerDecoder(Specified):
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
-        logits = dense.W x + dense.b
+        logits = dense.W x + dense.b, or embedding x if tied
         x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
         step t attends to the steps up to t, and to the encoder's outputs
 
@@ -574,6 +626,7 @@ class TransformerDecoder(Specified):
         """Give the features that the logits are projected from, and the weights of every layer."""
         x = self.sizes["features"] ** 0.5 * self.embedding(tokens.long())
         x = x if self.positions is None else self.positions(x)
+        bias = biased(self, bias, x, x.shape[1], None)
         x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -599,10 +652,11 @@ class TransformerDecoder(Specified):
             table = self.positions(x.new_zeros(1, max(room, 1), features))[0]
             x = x + table[state.position.clamp(max=max(room - 1, 0))]
         x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
+        bias = biased(self, None, x, room, state.position)
         for number, layer in enumerate(self.layers):
             past = Memory(state.keys[:, number], state.values[:, number], None)
             prepared = Memory(memory.keys[:, number], memory.values[:, number], mask)
-            x, after, weights = layer._step(x, past, state.position, prepared)
+            x, after, weights = layer._step(x, past, state.position, prepared, bias)
             kept.append(after)
         keys, values = (torch.stack(arrays, dim=1) for arrays in list(zip(*kept, strict=True))[:2])
         logits = self._logits(self._normalized(x))
@@ -613,6 +667,8 @@ class TransformerDecoder(Specified):
         return x if self.norm is None else self.norm(x)
 
     def _logits(self, features: torch.Tensor) -> torch.Tensor:
+        if self.dense is None:
+            return functional.linear(features, self.embedding.weight)
         return self.dense(features)
 
 
@@ -624,6 +680,26 @@ def positions_layer(part: Part | None, **placed: Any) -> nn.Module | None:
     if part is None:
         return None
     return LAYERS[part.layer.name](**part.config, **(placed if part.layer.trainable else {}))
+
+
+def biased(
+    stack: TransformerEncoder | TransformerDecoder,
+    bias: torch.Tensor | None,
+    like: torch.Tensor,
+    num_keys: int,
+    offset: Offset | None,
+) -> torch.Tensor | None:
+    """The bias of the scores of self-attention, with that of positions='relative' and 'alibi'; like has the steps."""
+    sizes = stack.sizes
+    if sizes["positions"] not in ("relative", "alibi"):
+        return bias
+    distance = distances(like.shape[1], num_keys, offset, like.device)
+    if stack.bias_table is not None:
+        added = _relative_bias(distance, stack.bias_table, sizes["bidirectional"], sizes["max_distance"])
+    else:
+        added = _alibi_bias(sizes["num_heads"], distance, like.dtype)
+    added = added.to(like.dtype)
+    return added if bias is None else added + aligned(bias, 4)
 
 
 def rows_of(state: TransformerState, rows: torch.Tensor) -> TransformerState:

@@ -14,6 +14,7 @@ from attention_core.operators.attention import ALIKE_SCORES, KERNEL_ATTENTION, S
 from attention_core.operators.regression import NADARAYA_WATSON
 from attention_core.specification import Layer, Operator
 from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_parameters, drawn_tensors
+from parity_tests.cases.drawn import REFUSED
 from parity_tests.cases.masking import (
     ATTENTION,
     BATCH_LENS,
@@ -88,7 +89,7 @@ def attention_layer_cases(
         shapes = {
             tensor.name: tuple(sizes[axis.removesuffix("?")] for axis in tensor.axes if not axis.endswith("heads?"))
             for tensor in call.keyword_tensors
-            if tensor.name != fixed
+            if tensor.name not in (fixed, *REFUSED.get(name, ()))
         }
         return {key: arrays[key](shape) for key, shape in shapes.items() if key in arrays}
 

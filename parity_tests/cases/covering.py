@@ -312,7 +312,7 @@ UNSIZED: Mapping[str, tuple[str, ...]] = {
     "LuongDecoder": ("num_positions", "attention_size", "window", "memory_size"),
     "FixedContextDecoder": ("memory_size",),
     "Translator": ("num_positions",),
-    **dict.fromkeys(TRANSFORMERS, ("heads", "key_heads", "num_positions")),
+    **dict.fromkeys(TRANSFORMERS, ("heads", "key_heads", "num_positions", "num_buckets", "max_distance")),
     "Bridge": ("memory_size", "output_size"),
 }
 """Sizes that have their defaults, or come from VARIANTS."""

@@ -59,6 +59,9 @@ LEAST: Mapping[str, Mapping[str, int]] = {
 is 1 or -1, and so are two normalized features.
 """
 
+REFUSED = {"MultiHeadAttention": ("offset",)}
+"""Optional arrays that an operator refuses without an option that is not drawn: heads are rotated in other cases."""
+
 INFINITE = ("scores", "additive_mask", "bias")
 """Arrays that may contain -inf."""
 
@@ -366,7 +369,7 @@ def called_of(entry: Operator | Layer, method: str) -> Operator:
 
 def inputs_of(entry: Operator | Layer, method: str) -> tuple[Tensor, ...]:
     """The arrays that a call takes; those of `prepare`, `extend` and `start` replace a memory and a state."""
-    tensors = called_of(entry, method).inputs
+    tensors = tuple(one for one in called_of(entry, method).inputs if one.name not in REFUSED.get(entry.name, ()))
     if not isinstance(entry, Layer) or not any(tensor.name.startswith("memory.") for tensor in tensors):
         return tensors
     rest = [tensor for tensor in tensors if not tensor.name.startswith("memory.")]

@@ -11,7 +11,7 @@ import numpy as np
 from attention_core import draws
 from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION
 from parity_tests.cases.attention import attention_layer_cases, score_variants
-from parity_tests.cases.case import DTYPES, EXACT, SEED, Arrays, Case, drawn_tensors, layer_case
+from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, drawn_tensors, layer_case
 from parity_tests.cases.masking import ATTENTION, ROW_LENS, open_inputs, some_mask
 
 HEADS = {"query_size": 9, "num_heads": 3, "key_size": 10, "value_size": 11, "hidden_size": 12}
@@ -46,9 +46,33 @@ def heads_cases() -> Iterator[Case]:
     same = {"query_size": 9, "num_heads": 3}
     keys, values = (draws.uniform(f"heads/{name}", (2, 7, 9), 1.0, SEED) for name in ("keys", "values"))
     yield case("one_size", "All of one size, the default.", {**full, "keys": keys, "values": values}, same)
+    yield from rotary_cases(full)
     for score, config, _ in score_variants(4, "scaled_dot"):
         options = {**HEADS, **{name: value for name, value in config.items() if name != "hidden_size"}}
         yield case(f"score_{score}", f"The score {score} in every head.", full, options, EXACT)
+
+
+def rotary_cases(full: Arrays) -> Iterator[Case]:
+    """Queries and keys that are rotated by their positions."""
+    case, rotary = partial(layer_case, "MultiHeadAttention"), {**HEADS, "rotary_layout": "interleaved"}
+    yield case("rotary", "Rotated by their positions.", full, rotary, DTYPES)
+    halves = {**HEADS, "num_heads": 6, "num_key_heads": 2, "rotary_layout": "concatenated", "rotary_base": 50.0}
+    offset, every = np.array([9, -2], np.int32), {**full, "head_mask": np.ones((2, 6))}
+    every.pop("dropout_mask")
+    shows = "Halves rotated, another base, heads that share keys, and each sequence's queries at an offset."
+    yield case("rotary_halves", shows, {**every, "offset": offset}, {**halves, "hidden_size": 24}, FULL)
+    at_three = {**full, "offset": np.array(3, np.int32)}
+    yield case("rotary_offset", "One offset for all sequences.", at_three, rotary, EXACT)
+    steps: Arrays = {f"steps.{name}": full[name][:, 4:].copy() for name in ("keys", "values")}
+    masked = {name: array for name, array in full.items() if name not in ("mask", "dropout_mask")}
+    first: Arrays = {**masked, **{name: full[name][:, :4].copy() for name in ("keys", "values")}, **steps}
+    first["valid_lens"] = np.array([4, 2], np.int32)
+    shows = "Three steps behind four keys, and queries at an offset."
+    yield case("extended_rotary", shows, {**first, "offset": offset}, rotary, EXACT, method="extend")
+    places = np.array([3, 1], np.int32)
+    room = {**masked, **steps, "valid_lens": places, "steps.position": places, "offset": places}
+    shows = "Steps in the room of a memory, at another position in each sequence."
+    yield case("extended_rotary_at", shows, room, halves | {"num_heads": 3, "num_key_heads": 1}, EXACT, method="extend")
 
 
 def pruned_cases() -> Iterator[Case]:
@@ -70,6 +94,7 @@ def pruned_cases() -> Iterator[Case]:
     yield pruned("pruned_groups", "Without one head of each three that share keys.", threes, 1, 3, per_head=True)
     yield pruned("pruned_unequal", "Groups of one head and of two remain.", threes, 0, 1, 4, per_head=True)
     yield pruned("pruned_no_bias", "Projections without biases.", {**HEADS, "bias": False}, 0)
+    yield pruned("pruned_rotary", "Rotated heads.", {**pairs, "rotary_layout": "concatenated"}, 1)
     yield pruned("pruned_additive", "Another score, with parameters.", {**pairs, "score": "additive"}, 2, 3)
 
 

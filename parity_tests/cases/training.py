@@ -172,6 +172,12 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         {**TRANSFORMER, "norm": "pre"},
     ),
     (
+        "transformer_tied",
+        "A Transformer with rotated heads, one embedding for sources and translations, and logits from it.",
+        RATES["sgd"],
+        {**TRANSFORMER, "source_vocab_size": 9, "positions": "rotary", "tied": True, "shared": True},
+    ),
+    (
         "transformer_additive",
         "A Transformer with additive scores and learned positions.",
         RATES["sgd"],

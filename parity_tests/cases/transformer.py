@@ -84,6 +84,15 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
     ("mixed", "Heads that share keys, additive scores, and another epsilon.", MIXED, EXACT),
 )
 """Label, what it shows, options and dtypes of the cases that every layer has."""
+ROTARY = {"rotary_layout": "concatenated", "rotary_base": 50.0}
+POSITIONED: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("rotary", "Queries and keys rotated by their positions.", {"positions": "rotary"}),
+    ("rotary_halves", "Rotated halves, and another base.", {**PRE, "positions": "rotary", **ROTARY}),
+    ("alibi", "A bias that falls with the distance.", {"positions": "alibi"}),
+    ("relative", "A learned bias of distances.", {"positions": "relative", "num_buckets": 5}),
+    ("relative_near", "Few buckets.", {**PRE, "positions": "relative", "num_buckets": 4, "max_distance": 3}),
+)
+"""Label, what it shows, and options of the cases of positions in self-attention."""
 
 
 def drawn_bias(name: str, steps: int, heads: int = 3) -> np.ndarray:
@@ -121,6 +130,7 @@ def encoder_layer_cases() -> Iterator[Case]:
     for label, shows, options, dtypes in VARIANTS:
         yield case(label, shows, {**inputs, "valid_lens": LENS}, {**LAYER, **options}, dtypes)
     yield case("open", "Neither lengths nor mask.", inputs, LAYER, EXACT)
+    yield case("rotary", "Rotated queries and keys.", {**inputs, "valid_lens": LENS}, {**LAYER, **ROTARY})
     hidden = {"inputs": hidden_steps(inputs["inputs"], LENS), "valid_lens": LENS}
     for norm in ("post", "pre"):
         shows = f"NaN and inf in padded steps, with norm={norm!r}."
@@ -159,6 +169,7 @@ def decoder_layer_cases() -> Iterator[Case]:
         kinds = FULL if label == "plain" else dtypes  # rounded to bfloat16, a hidden feature near 0 changes its sign
         yield case(label, shows, {**inputs, "valid_lens": lens}, {**config, **options}, kinds)
     yield case("open", "Neither lengths nor mask.", inputs, config, EXACT)
+    yield case("rotary", "Rotated in self-attention alone.", {**inputs, "valid_lens": lens}, {**config, **ROTARY})
     hidden = {**inputs, "encoder_outputs": hidden_steps(encoded, lens), "valid_lens": lens}
     yield case("hidden", "NaN and inf in hidden keys.", hidden, config)
     shows = "Lengths of each step, a mask, a step that sees no key, and a bias of self-attention."
@@ -208,6 +219,12 @@ def encoder_cases() -> Iterator[Case]:
     yield case("learned", "Positions that are learned.", ragged, learned)
     yield case("no_positions", "No positions.", ragged, {**ENCODER, "positions": "none"})
     masked = {**ragged, "mask": open_steps(4), "bias": drawn_bias(name, 4)}
+    for label, shows, options in POSITIONED:
+        yield case(label, shows, ragged, {**ENCODER, **options}, DTYPES if label == "rotary" else FULL)
+    relative = {**POSITIONED[-1][2], "causal": True}
+    yield case("relative_causal", "Buckets of earlier steps, a mask and a bias.", masked, {**ENCODER, **relative})
+    alibi = {**PRE, "positions": "alibi", "score": "additive"}
+    yield case("alibi_additive", "The bias of another score, with a given one.", masked, {**ENCODER, **alibi}, EXACT)
     yield case("masked", "A mask, and a bias of each head.", masked, {**ENCODER, **PRE, "causal": True})
     masks = dropping(
         name,
@@ -241,6 +258,9 @@ def decoder_cases() -> Iterator[Case]:
     learned = {"positions": "learned", "num_positions": 8}
     yield case("learned", "Positions that are learned.", given, {**DECODER, **learned})
     yield case("no_positions", "No positions.", given, {**DECODER, "positions": "none"}, EXACT)
+    for label, shows, options in POSITIONED:
+        yield case(label, shows, given, {**DECODER, **options})
+    yield case("tied", "The embedding gives the logits.", given, {**DECODER, "tied": True}, DTYPES)
     hidden = {**given, "encoder_outputs": hidden_steps(encoded, lens)}
     yield case("hidden", "NaN and inf in hidden keys.", hidden, DECODER)
     seen = draws.integers(f"{name}.mask", (5, 4, 9), 3, SEED) > 0
@@ -258,7 +278,14 @@ def decoder_cases() -> Iterator[Case]:
     )
     yield case("dropout", "Dropout everywhere.", {**given, **masks}, {**DECODER, **PRE}, EXACT)
     yield case("logits", "The logits alone.", given, DECODER, options={"need_weights": False})
-    for label, options in (("plain", {}), ("llama", LLAMA), ("learned", learned)):
+    positioned = [(label, {**options, "num_layers": 1}) for label, _, options in POSITIONED]
+    for label, options in (
+        ("plain", {}),
+        ("llama", LLAMA),
+        ("learned", learned),
+        *positioned,
+        ("tied", {"tied": True}),
+    ):
         step = {"tokens": tokens[:, 3], EARLIER: tokens[:, :3], **memory}
         shows = f"The fourth step, with the state of those before it: {label}."
         config, room = {**DECODER, **options}, {"max_steps": 6}

@@ -182,6 +182,13 @@ def transformer_cases() -> Iterator[Case]:
     learned = {"positions": "learned", "num_positions": 7}
     yield case("learned", "Positions that are learned, as many as the longest source has.", ragged, FULL, learned)
     yield case("no_positions", "No positions.", ragged, EXACT, {"positions": "none"})
+    rotary = {"positions": "rotary", "rotary_base": 50.0, "rotary_layout": "concatenated"}
+    yield case("rotary", "Rotated queries and keys.", ragged, FULL, rotary)
+    relative = {"positions": "relative", "num_buckets": 6, "max_distance": 5}
+    yield case("relative", "A table of distances in the encoder, and one in the decoder.", ragged, FULL, relative)
+    one = {"source_vocab_size": 13, "target_vocab_size": 13, "shared": True}
+    yield case("shared", "One embedding for sources and translations.", ragged, EXACT, one)
+    yield case("tied", "One matrix for both embeddings and the logits.", ragged, DTYPES, {**one, "tied": True})
     fully_masked = {**plain, "valid_lens": np.array([0, 7, -2, 3, 9], np.int32)}
     yield case("fully_masked", "Sources without a token.", fully_masked, FULL)
     padding = np.arange(sizes["keys"]) >= SOURCE_LENS[:, None]

@@ -109,6 +109,8 @@ training_options = options.combined(
     setting("--bidirectional/--one-direction", "Whether the encoder is bidirectional."),
     setting("--heads", "Number of heads of a Transformer.", name="num_heads"),
     setting("--norm", "Whether a Transformer normalizes behind its sublayers, or before them."),
+    setting("--positions", "How a Transformer knows positions."),
+    setting("--tied/--untied", "Whether the embedding of a Transformer's decoder gives its logits, too."),
     setting("--dropout", "Dropout rate."),
     setting("--framework-dropout/--dropout-as-data", "Draw the dropout masks by the framework, or from the seed."),
     setting("--optimizer", "The optimiser."),

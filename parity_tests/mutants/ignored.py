@@ -126,6 +126,24 @@ ignored(
     red="HardAttention-noise*:*",
     green="*:gradient_{queries,keys,scored*,noise}",
 )
+for _option in ("rotary_layout", "rotary_base"):
+    ignored(
+        f"{_option}_of_heads_ignored",
+        "MultiHeadAttention",
+        _option,
+        always="interleaved" if _option == "rotary_layout" else None,
+        cases="MultiHeadAttention-{rotary,rotary_halves}",
+        red="MultiHeadAttention-rotary_halves:*",
+        green="*:gradient_b_{v,o}",
+    )
+ignored(
+    "offset_of_heads_ignored",
+    "MultiHeadAttention.attend",
+    "offset",
+    cases="MultiHeadAttention-{rotary,rotary_halves,rotary_offset,extended_rotary*}",
+    red="MultiHeadAttention-{rotary_halves,rotary_offset,extended_rotary*}:*",
+    green="*:gradient_b_{v,o}",
+)
 ignored("per_head_ignored", "MultiHeadAttention.attend", "per_head", red="MultiHeadAttention-per_head:*")
 ignored(
     "head_mask_ignored",

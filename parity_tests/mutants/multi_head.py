@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -104,6 +105,45 @@ def strided_heads(self: Any, array: Any) -> Any:
 def head_mask_of_the_first(original: Any, head_mask: Any) -> Any:
     """All sequences switch off the heads of the first."""
     return original(head_mask=None if head_mask is None else np.broadcast_to(head_mask[..., :1, :], head_mask.shape))
+
+
+ROTATED = "MultiHeadAttention-{none,rotary*,extended_rotary*}"
+
+
+def _rotates(case: Case, inputs: Arrays) -> bool:
+    return "rotary_layout" in case.config
+
+
+@mutant(ROTATED, of="multi_head.MultiHeadAttention._rotated", touches=where_all(_rotates))
+def heads_not_rotated(heads: Any) -> Any:
+    """Rotary positions are ignored."""
+    return heads
+
+
+@mutant(ROTATED, of="multi_head.MultiHeadAttention._rotated", touches=where_all(_rotates))
+def rotated_before_the_heads_are_split(original: Any, self: Any, heads: Any) -> Any:
+    """Each head is rotated at rates of its own: those of a part of all features."""
+    if self.rotary is None:
+        return heads
+    joined = np.moveaxis(heads, -3, -2)
+    *lead, number, size = joined.shape
+    rotary = type(self.rotary)(number * size, layout=self.rotary.sizes["layout"], base=self.rotary.sizes["base"])
+    with mock.patch.object(self, "rotary", rotary):
+        rotated = original(heads=joined.reshape(*lead, number * size)[..., None, :, :])
+    return np.moveaxis(rotated.reshape(*rotated.shape[:-3], rotated.shape[-2], number, size), -2, -3)
+
+
+@mutant(ROTATED, of="multi_head.MultiHeadAttention._prepare", touches=where_all(_rotates))
+def values_rotated(original: Any, self: Any, position: Any) -> Any:
+    """Values are rotated, too."""
+    memory = original()
+    return memory._replace(values=self._rotated(memory.values, position))
+
+
+@mutant(ROTATED, of="multi_head.MultiHeadAttention._prepare", red="*-extended_rotary*:*", green="*:gradient_b_{v,o}")
+def steps_rotated_from_zero(original: Any) -> Any:
+    """Steps that are added to a memory have positions from 0 on."""
+    return original(position=None)
 
 
 def _prunes(case: Case) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from attention_core.reference.encoders import embed
 from attention_core.reference.feed_forward import gelu, gelu_tanh
 from parity_tests.cases.case import Arrays, Case
 from parity_tests.mutants.mutant import mutant
-from parity_tests.mutants.shared import where_all
+from parity_tests.mutants.shared import where_all, with_parameters, with_sizes
 
 
 def _filled(case: Case, inputs: Arrays) -> bool:
@@ -211,6 +212,74 @@ def no_last_norm(x: Any) -> Any:
     return x
 
 
+@mutant(
+    "TransformerDecoderLayer-{open,rotary,no_steps}",
+    of="transformer_layers.TransformerLayer._attended",
+    touches=where_all(lambda case, inputs: "rotary_layout" in case.config),
+)
+def cross_attention_rotated(self: Any, original: Any, which: str) -> Any:
+    """Queries and keys of cross-attention are rotated, too."""
+    with mock.patch.object(self.inside(which), "rotary", self.inside("self_attention").rotary):
+        return original()
+
+
+BIASED = "Transformer{Encoder,Decoder}-{open,masked,relative*,alibi*}"
+
+
+@mutant(BIASED, of="transformer.biased", touches=where_all(lambda case, inputs: _kind(case) in ("relative", "alibi")))
+def bias_of_positions_ignored(bias: Any) -> Any:
+    """A bias of positions is not added to the scores."""
+    return bias
+
+
+@mutant(
+    BIASED,
+    of="transformer.biased",
+    touches=where_all(lambda case, inputs: _kind(case) in ("relative", "alibi") and "bias" in inputs),
+)
+def given_bias_ignored(original: Any, bias: Any) -> Any:
+    """A bias of positions takes the place of the given one."""
+    of_positions = original(bias=None)
+    return bias if of_positions is None else of_positions
+
+
+@mutant(
+    BIASED,
+    of="transformer.biased",
+    touches=where_all(
+        lambda case, inputs: _kind(case) == "relative",
+        lambda case, inputs: case.operator == "TransformerDecoder" or "causal" in case.config,
+    ),
+)
+def buckets_for_later_steps(original: Any, stack: Any) -> Any:
+    """The buckets of a decoder are those of both directions."""
+    with with_sizes(stack, bidirectional=True):
+        return original()
+
+
+def _kind(case: Case) -> Any:
+    """The kind of positions of a stack."""
+    return case.config.get("positions")
+
+
+TIED = "TransformerDecoder-{open,tied,step_tied}"
+
+
+@mutant(
+    TIED, of="transformer.TransformerDecoder._logits", touches=where_all(lambda case, inputs: "tied" in case.config)
+)
+def tied_logits_scaled(original: Any, self: Any) -> Any:
+    """Logits of a tied embedding are divided by √features, as in T5."""
+    return original() * (self.sizes["features"] ** -0.5 if self.sizes["tied"] else 1.0)
+
+
+@mutant(TIED, of="transformer.TransformerDecoder._logits", red="*tied:gradient_embedding")
+def tied_logits_without_gradient(original: Any, self: Any) -> Any:
+    """The embedding gets the gradient of its tokens alone, not that of the logits."""
+    with with_parameters(self, embedding=self.parameters["embedding"].real):
+        return original()
+
+
 # ------------------------------------------------------------------------------------------------ decoding by steps
 
 STEPS = "TransformerDecoder-{open,step_plain,step_learned,start}"
@@ -259,6 +328,31 @@ def weights_of_layers_reversed(original: Any, per_head: Any) -> Any:
     return logits, np.flip(weights, axis=-5) if per_head else weights
 
 
+@mutant(
+    "TransformerDecoder-{step_plain,step_rotary*,step_alibi,step_relative*}",
+    of="transformer_layers.TransformerDecoderLayer._step",
+    touches=where_all(lambda case, inputs: _kind(case) == "rotary"),
+)
+def steps_rotated_as_the_first(self: Any, original: Any) -> Any:
+    """The query of a single step is rotated as that of the first."""
+    attention = self.inside("self_attention")
+    at_first = attention.attend
+    with mock.patch.object(
+        attention, "attend", lambda *given, **options: at_first(*given, **{**options, "offset": None})
+    ):
+        return original()
+
+
+@mutant(
+    "TransformerDecoder-{step_plain,step_rotary*,step_alibi,step_relative*}",
+    of="transformer.biased",
+    touches=where_all(lambda case, inputs: _kind(case) in ("relative", "alibi")),
+)
+def steps_biased_as_the_first(original: Any) -> Any:
+    """The bias of a single step is that of the first."""
+    return original(offset=None)
+
+
 # ------------------------------------------------------------------------------------------------ encoder and decoder
 
 
@@ -280,3 +374,16 @@ def transformer_decodes_padding(original: Any) -> Any:
 def transformer_encodes_padding(original: Any) -> Any:
     """The encoder of a Transformer attends to the padding of the sources."""
     return original(valid_lens=None)
+
+
+@mutant(
+    "TransformerTranslator-{none,shared,tied}",
+    of="transformer_layers.Container.inside",
+    red="TransformerTranslator-{shared,tied}:gradient_decoder.embedding",
+)
+def shared_embedding_without_gradient(self: Any, original: Any, name: str) -> Any:
+    """A shared embedding gets no gradient from the sources."""
+    part = original()
+    tables = {array: part.parameters[array] for array in self.shared[name]}
+    part.parameters |= {array: table.real.astype(table.dtype) for array, table in tables.items()}
+    return part

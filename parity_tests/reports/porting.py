@@ -214,6 +214,9 @@ PORTING: dict[str, Porting] = {
             "head_mask multiplies the output of a head, not its weights.",
             "Heads that share keys are neighbours, as with repeat_interleave, in Llama and with enable_gqa of PyTorch; "
             "keys that are tiled belong to other heads.",
+            "With rotary_layout, every feature of a head is rotated, as in Llama; the rates are those of the head size. "
+            "Keys are prepared rotated, so that a cache is extended without touching them; the queries of a step get "
+            "their position as offset.",
         ),
     ),
     "ablation_importance": Porting(("head ablation", "leave-one-head-out"), ()),
@@ -418,6 +421,10 @@ PORTING: dict[str, Porting] = {
             "embedding by √features.",
             "torch.nn.TransformerEncoder has neither embedding nor positions, and its last norm is an argument. Here "
             "norm='pre' has one.",
+            "T5 is positions='relative', 32 buckets, score='dot', norm='pre', rms=True and bias=False: the table is in "
+            "its first layer, and used by all; its embedding is not scaled.",
+            "Llama is positions='rotary', norm='pre', rms=True, gated=True, activation='silu' and bias=False.",
+            "ALiBi's models are causal; without causal=True, later steps fall off as earlier ones do.",
         ),
     ),
     "TransformerDecoder": Porting(
@@ -427,7 +434,10 @@ PORTING: dict[str, Porting] = {
             "compiled anew.",
             "The position of a step is its own, per sequence: a cache that counts steps for the whole batch is wrong "
             "where sequences begin apart.",
-            "Fairseq scales embeddings and shares them with the logits; here both are parameters.",
+            "Fairseq and T5 share the embedding with the logits, as tied=True does, without a bias; T5 then divides by "
+            "√features what it gives the logits.",
+            "With positions='relative', the buckets are those of earlier steps alone, and attention to the encoder has "
+            "no bias, as in T5.",
         ),
     ),
     "Translator": Porting(
@@ -446,7 +456,7 @@ PORTING: dict[str, Porting] = {
             "norm_first=False, and hides the padding of the source from the decoder only with "
             "memory_key_padding_mask, which is not its src_key_padding_mask.",
             "Source and target have an embedding each, and the logits a projection of their own; Vaswani et al. share "
-            "all three.",
+            "all three: shared=True and tied=True.",
         ),
     ),
     "masked_cross_entropy": Porting(

@@ -37,8 +37,13 @@ MOST_PAIRS, MOST_TOKENS = 10**8, 2**20
 Arrays = dict[str, np.ndarray]
 
 LAYER_OF = {"recurrent": "Translator", "transformer": "TransformerTranslator"}
-SETTINGS_OF = {"recurrent": ("cell", "decoder", "bidirectional"), "transformer": ("num_heads", "norm")}
+SETTINGS_OF = {
+    "recurrent": ("cell", "decoder", "bidirectional"),
+    "transformer": ("num_heads", "norm", "positions", "tied"),
+}
 """The settings that one model has alone."""
+NUM_BUCKETS = 32
+"""The buckets of relative positions, as in T5."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,8 @@ class Settings:
     bidirectional: bool = False
     num_heads: Annotated[int, Range(1, 2**10)] = 4
     norm: Literal["post", "pre"] = "post"
+    positions: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "none"] = "sinusoidal"
+    tied: bool = False
     dropout: Annotated[float, Range(0.0, 0.999)] = 0.0
     framework_dropout: bool = False
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -116,6 +123,10 @@ class Settings:
         given["features" if self.model == "transformer" else "embed_size"] = self.embed_size
         if self.score == "location":
             given["num_positions"] = self.max_tokens
+        if self.positions == "learned":
+            given["num_positions"] = self.max_tokens
+        if self.positions == "relative":
+            given["num_buckets"] = NUM_BUCKETS
         if self.score is not None:
             names = (*names, "score")
         return {**given, **{name: getattr(self, name) for name in names}}
