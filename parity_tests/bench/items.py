@@ -23,9 +23,9 @@ UNCOMPILED = "third party, uncompiled"
 LAYERS = {"torch": "layers of torch.nn", "tf": "Keras layers, tf.function", "jax": "layers of flax.nnx"}
 """Transformers of the frameworks' own layers: a cache of keys and values they have not, or not in a stack."""
 
-TOOLKITS = {"JoeyNMT": "joeynmt", "OpenNMT-py": "onmt"}
+TOOLKITS = {"JoeyNMT": "joeynmt", "OpenNMT-py": "onmt", "keras-hub": "keras_hub"}
 """Toolkits that people train translators with, and their packages: they are measured where they are installed."""
-JOEYNMT, OPENNMT = TOOLKITS
+JOEYNMT, OPENNMT, KERASHUB = TOOLKITS
 
 DIRECTIONS = ("forward", "training", "memory", "compile")
 PARTS = ("forward", "training")
@@ -279,7 +279,7 @@ def search(least: float) -> tuple[Goal, ...]:
     """The goals of a search, by each toolkit: its time, and no more memory than it takes."""
     return tuple(
         goal
-        for against in TOOLKITS
+        for against in (JOEYNMT, OPENNMT)
         for goal in (
             Goal("torch", "forward", least, against=against),
             Goal("torch", "memory", 1, against=against, part="forward"),
@@ -325,14 +325,36 @@ TRANSFORMER_GREEDY = replace(
     TRANSFORMER,
     name="transformer-greedy",
     summary="greedy decoding by the Transformer, 20 tokens",
-    goals=(Goal("torch", "forward", 1, against=LAYERS["torch"]),),
+    goals=(
+        *(Goal(framework, "forward", 1, against=against) for framework, against in LAYERS.items()),
+        Goal("tf", "forward", 1, against=KERASHUB),
+    ),
     outputs=("sentences",),
+)
+TRANSFORMER_GREEDY_ONE = replace(
+    TRANSFORMER_GREEDY,
+    name="transformer-greedy-one",
+    summary=f"{TRANSFORMER_GREEDY.summary}, one sentence",
+    sizes={**TRANSFORMER.sizes, "batch": 1},
 )
 TRANSFORMER_GREEDY_LONG = replace(
     TRANSFORMER_GREEDY,
     name="transformer-greedy-long",
     summary="greedy decoding by the Transformer, 80 tokens",
     sizes={**TRANSFORMER.sizes, "steps": 80},
+    goals=tuple(goal for goal in TRANSFORMER_GREEDY.goals if goal.framework != "tf"),
+)
+TRANSFORMER_BEAM = replace(
+    TRANSFORMER_GREEDY,
+    name="transformer-beam",
+    summary="beam search by the Transformer, 5 hypotheses, 20 tokens",
+    keywords={"width": 5, "num_best": 5},  # the best alone is that of greedy decoding: it shows no mistake of a beam
+)
+TRANSFORMER_BEAM_ONE = replace(
+    TRANSFORMER_BEAM,
+    name="transformer-beam-one",
+    summary=f"{TRANSFORMER_BEAM.summary}, one sentence",
+    sizes=TRANSFORMER_GREEDY_ONE.sizes,
 )
 
 ITEMS = {
@@ -342,7 +364,8 @@ ITEMS = {
         *(TRANSLATOR, TRANSLATOR_SHORT, TRANSLATOR_LONG, TRANSLATOR_LUONG_PLAIN),
         *(TRANSLATOR_LUONG, TRANSLATOR_LUONG_SHORT, TRANSLATOR_LUONG_LONG, TRANSLATOR_LUONG_128),
         *(TRANSLATOR_GENERAL, TRANSLATOR_GREEDY, TRANSLATOR_GREEDY_ONE, TRANSLATOR_BEAM, TRANSLATOR_BEAM_ONE),
-        *(TRANSFORMER, TRANSFORMER_GREEDY, TRANSFORMER_GREEDY_LONG),
+        *(TRANSFORMER, TRANSFORMER_GREEDY, TRANSFORMER_GREEDY_ONE, TRANSFORMER_GREEDY_LONG),
+        *(TRANSFORMER_BEAM, TRANSFORMER_BEAM_ONE),
     )
 }
 """Every item by its name."""
@@ -398,9 +421,10 @@ class Problem:
             return 2 * batch * sizes["heads"] * sizes["queries"] * keys * hidden
         if self.item.layer == "TransformerTranslator":
             steps, feed_forward = sizes["steps"], 8 * hidden**2
+            decoded = steps * self.item.keywords.get("width", 1)
             encoder = keys * (4 * hidden**2 + 2 * keys * hidden + feed_forward)
-            decoder = steps * (6 * hidden**2 + 2 * (steps + keys) * hidden + feed_forward) + keys * 2 * hidden**2
-            return batch * (sizes["layers"] * (encoder + decoder) + steps * hidden * sizes["vocabulary"])
+            decoder = decoded * (6 * hidden**2 + 2 * (steps + keys) * hidden + feed_forward) + keys * 2 * hidden**2
+            return batch * (sizes["layers"] * (encoder + decoder) + decoded * hidden * sizes["vocabulary"])
         options, above = self.item.options, (sizes["layers"] - 1) * 2 * hidden
         query = 0 if options.get("score") == "general" else hidden**2
         attentional = 2 * hidden**2 if options.get("decoder") == "luong" else 0
@@ -410,6 +434,15 @@ class Problem:
         of_one = hidden // 2 if options.get("bidirectional") else hidden
         encoder = 3 * hidden * (hidden + of_one + above) if self.item.layer == "Translator" else 0
         return batch * (keys * (hidden**2 + encoder) + sizes["steps"] * self.item.keywords.get("width", 1) * step)
+
+    @property
+    def tokens(self) -> int:
+        """Count the tokens of the translations, without padding, in a training step or a search; else 0."""
+        if self.item.layer not in TRANSLATORS:
+            return 0
+        if self.item.outputs == ("sentences",):
+            return self.sizes["batch"] * self.sizes["steps"]  # no sentence ends before
+        return int(self.inputs["target_lens"].sum())
 
     @functools.cached_property
     def parameters(self) -> dict[str, np.ndarray]:

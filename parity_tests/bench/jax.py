@@ -20,7 +20,7 @@ from backends import weights
 from backends.jax.arrays import from_numpy, to_numpy
 from backends.jax.runtime import build
 from parity_tests.bench.items import BOS, EOS, LEARNED, LEARNING_RATE, MAX_NORM, UNCOMPILED, Problem, inner_layers
-from parity_tests.bench.measure import Form, TrainingForm
+from parity_tests.bench.measure import Form, SearchForm, TrainingForm
 
 Arrays = dict[str, jax.Array]
 
@@ -124,7 +124,7 @@ class TransformerLayer(nnx.Module):
 
     def __init__(self, size: int, heads: int, hidden_size: int, attentions: int) -> None:
         rngs = nnx.Rngs(0)
-        heads_of = partial(nnx.MultiHeadAttention, heads, size, decode=False, rngs=rngs)
+        heads_of = partial(nnx.MultiHeadAttention, heads, size, rngs=rngs)
         self.attentions = nnx.List([heads_of() for _ in range(attentions)])
         self.norms = nnx.List([nnx.LayerNorm(size, epsilon=1e-5, rngs=rngs) for _ in range(attentions + 1)])
         self.linear_1, self.linear_2 = (
@@ -132,11 +132,11 @@ class TransformerLayer(nnx.Module):
             nnx.Linear(hidden_size, size, rngs=rngs),
         )
 
-    def __call__(self, x: jax.Array, mask: jax.Array, *memory: jax.Array) -> jax.Array:
-        """The outputs; memory is the encoder's outputs and their mask."""
-        sources = [(x, mask), memory][: len(self.attentions)]
-        for attention, norm, (keys, open_keys) in zip(self.attentions, self.norms[:-1], sources, strict=True):
-            x = norm(x + attention(x, keys, mask=open_keys))
+    def __call__(self, x: jax.Array, mask: jax.Array | None, *memory: jax.Array, decode: bool = False) -> jax.Array:
+        """The outputs; memory is the encoder's outputs and their mask. decode is for one step, behind those cached."""
+        sources = [(x, mask, decode), (*memory, False)][: len(self.attentions)]
+        for attention, norm, (keys, open_keys, cached) in zip(self.attentions, self.norms[:-1], sources, strict=True):
+            x = norm(x + attention(x, keys, mask=open_keys, decode=cached))
         return self.norms[-1](x + self.linear_2(jax.nn.relu(self.linear_1(x))))
 
     def fill(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -171,22 +171,90 @@ class Transformer(nnx.Module):
 
     def __call__(self, source: jax.Array, source_lens: jax.Array, inputs: jax.Array) -> jax.Array:
         """The logits."""
-        opened = (jnp.arange(source.shape[1]) < source_lens[:, None])[:, None, None]
         causal = jnp.tril(jnp.ones((inputs.shape[1], inputs.shape[1]), bool))
-        keys, x = self.embedded(self.source, source), self.embedded(self.target, inputs)
-        for layer in self.encoder:
-            keys = layer(keys, opened)
+        encoded, x = self.encode(source, source_lens), self.embedded(self.target, inputs, jnp.arange(inputs.shape[1]))
         for layer in self.decoder:
-            x = layer(x, causal, keys, opened)
+            x = layer(x, causal, *encoded)
         return self.dense(x)
 
+    def encode(self, source: jax.Array, source_lens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The encoder's outputs, and where they are open."""
+        places = jnp.arange(source.shape[1])
+        opened = (places < source_lens[:, None])[:, None, None]
+        keys = self.embedded(self.source, source, places)
+        for layer in self.encoder:
+            keys = layer(keys, opened)
+        return keys, opened
+
+    def step(self, token: jax.Array, t: jax.Array, *encoded: jax.Array) -> jax.Array:
+        """The logits behind the token at step t, by the keys and values that the layers have cached."""
+        x = self.embedded(self.target, token[:, None], t[None])
+        for layer in self.decoder:
+            x = layer(x, None, *encoded, decode=True)
+        return self.dense(x)[:, 0]
+
+    def cached(self, batch: int, steps: int) -> tuple[Any, Any, Any]:
+        """The model in parts, of which the second is what the layers cache of so many steps: nothing yet."""
+        for layer in self.decoder:
+            layer.attentions[0].init_cache((batch, steps, self.target.features))
+        return nnx.split(self, nnx.Cache, ...)
+
     @staticmethod
-    def embedded(embedding: nnx.Embed, tokens: jax.Array) -> jax.Array:
+    def embedded(embedding: nnx.Embed, tokens: jax.Array, places: jax.Array) -> jax.Array:
         """The tokens as vectors, at their positions."""
         size = embedding.features
-        angles = jnp.arange(tokens.shape[1])[:, None] / 10000 ** (jnp.arange(0, size, 2) / size)
+        angles = places[:, None] / 10000 ** (jnp.arange(0, size, 2) / size)
         positions = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(len(angles), size)
         return embedding(tokens) * size**0.5 + positions.astype(jnp.float32)
+
+
+def transformer_greedy(
+    model: Transformer, source: jax.Array, source_lens: jax.Array, *, steps: int
+) -> tuple[jax.Array]:
+    """A scan over the steps, whose layers cache keys and values."""
+    encoded, (graphdef, cache, rest) = model.encode(source, source_lens), model.cached(len(source), steps)
+
+    def advance(carry: tuple[Any, ...], t: jax.Array) -> tuple[tuple[Any, ...], jax.Array]:
+        token, ended, cache = carry
+        stepped = nnx.merge(graphdef, cache, rest)
+        token = jnp.where(ended, EOS, jnp.argmax(stepped.step(token, t, *encoded), axis=-1))
+        return (token, ended | (token == EOS), nnx.state(stepped, nnx.Cache)), token
+
+    start = jnp.full(len(source), BOS), jnp.zeros(len(source), bool), cache
+    _, tokens = jax.lax.scan(advance, start, jnp.arange(steps))
+    return (tokens.T,)
+
+
+def transformer_beam(
+    model: Transformer, source: jax.Array, source_lens: jax.Array, *, steps: int, width: int, num_best: int
+) -> tuple[jax.Array]:
+    """The same for all hypotheses of a sentence side by side, with the caches of those that each is continued from."""
+    batch, rows = len(source), len(source) * width
+    encoded = tuple(jnp.repeat(array, width, axis=0) for array in model.encode(source, source_lens))
+    graphdef, cache, rest = model.cached(rows, steps)
+    first = jnp.arange(batch)[:, None] * width
+
+    def advance(carry: tuple[Any, ...], t: jax.Array) -> tuple[tuple[Any, ...], None]:
+        token, ended, cache, totals, tokens = carry
+        stepped = nnx.merge(graphdef, cache, rest)
+        logs = jax.nn.log_softmax(stepped.step(token, t, *encoded))
+        # What has ended goes on as itself.
+        logs = jnp.where(ended[:, None], jnp.where(jnp.arange(logs.shape[-1]) == EOS, 0.0, -jnp.inf), logs)
+        candidates = totals[..., None] + logs.reshape(batch, width, -1)
+        totals, best = jax.lax.top_k(candidates.reshape(batch, -1), width)
+        parents, token = (first + best // logs.shape[-1]).ravel(), (best % logs.shape[-1]).ravel()
+        cache = jax.tree.map(lambda array: array[parents] if array.ndim else array, nnx.state(stepped, nnx.Cache))
+        return (token, ended[parents] | (token == EOS), cache, totals, tokens[parents].at[:, t].set(token)), None
+
+    start = (
+        jnp.full(rows, BOS),
+        jnp.zeros(rows, bool),
+        cache,
+        jnp.full((batch, width), -jnp.inf).at[:, 0].set(0.0),
+        jnp.full((rows, steps), EOS),
+    )
+    (*_, tokens), _ = jax.lax.scan(advance, start, jnp.arange(steps))
+    return (tokens.reshape(batch, width, steps)[:, :num_best],)
 
 
 def greedy_decoder(
@@ -324,6 +392,29 @@ def training_step(
     return optax.apply_updates(parameters, updates), state, loss, norm
 
 
+def search_form(problem: Problem, against: str | None, device: str) -> SearchForm:
+    """A Transformer that decodes, of Flax's layers or ours, in one compiled function."""
+    source, lens = (from_numpy(problem.inputs[name], device) for name in ("source", "source_lens"))
+    steps, keywords = problem.sizes["steps"], problem.item.keywords
+    if against is None:
+        model = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
+        ours.set_parameters(model, problem.parameters)
+        options = {"bos": BOS, "eos": EOS, "max_steps": steps}
+
+        def found(model: Any, *given: jax.Array) -> tuple[jax.Array]:
+            if "width" in keywords:
+                return (model.beam(*given, **options, **keywords)[0],)
+            return (model.greedy(*given, **options)[0],)
+
+    else:
+        model = Transformer(problem)
+        found = partial(transformer_beam if "width" in keywords else transformer_greedy, steps=steps, **keywords)
+    graphdef, state = nnx.split(model)
+    state = jax.device_put(state, source.device)
+    searching = jax.jit(lambda state, *given: found(nnx.merge(graphdef, state), *given))
+    return SearchForm(lambda: jax.block_until_ready(searching(state, source, lens)), to_numpy)
+
+
 def training_form(problem: Problem, against: str | None, device: str) -> TrainingForm:
     """A translator in training, as tutorials write it or ours."""
     batch = Batch(*(from_numpy(array, device) for array in problem.inputs.values()))
@@ -355,7 +446,8 @@ def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     """The form of a problem that ours is compared with, or ours."""
     item = problem.item
     if item.layer in TRANSLATORS:
-        return training_form(problem, against, device)
+        made = search_form if "sentences" in item.outputs else training_form
+        return made(problem, against, device)
     if against is not None:
         arrays = {name: from_numpy(array, device) for name, array in problem.parameters.items()}
         function = THIRD_PARTY[item.layer]

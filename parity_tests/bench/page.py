@@ -9,7 +9,7 @@ OPENING, CLOSING = "<!-- bench -->", "<!-- end of bench -->"
 
 
 def markdown(bench: Bench) -> str:
-    """The table of the rows, their sizes, the lengths, and what they were measured on."""
+    """The table of the rows, their sizes, tokens per second, the lengths, and what they were measured on."""
     lines = [
         "| item | framework | direction | against | ratio | quartiles | 10⁹/s | goal | reached |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -24,6 +24,18 @@ def markdown(bench: Bench) -> str:
     for item, lists in sizes.items():
         each = [text if len(lists) == 1 else f"{text} ({', '.join(names)})" for text, names in lists.items()]
         lines.append(f"- {item}: {'; '.join(each)}")
+    if speeds := [(row, row.tokens_per_second) for row in bench.rows if row.tokens_per_second is not None]:
+        lines += [
+            "",
+            "Tokens of the translations per second:",
+            "",
+            "| item | framework | against | ours | theirs |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {row.item} | {row.framework} | {row.against} | {ours:,.0f} | {theirs:,.0f} |"
+            for row, (ours, theirs) in speeds
+        ]
     if bench.lengths:
         lines += [
             "",

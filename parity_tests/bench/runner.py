@@ -27,6 +27,7 @@ from parity_tests.bench.items import (
     LENGTH_FRAMEWORKS,
     LENGTH_SIZES,
     LENGTHS,
+    PARTS,
     THIRD_PARTY,
     TOOLKITS,
     Goal,
@@ -52,6 +53,10 @@ LONGEST_SECONDS = 3600.0
 KEPT_CHARACTERS = 400
 
 
+DERIVED = ("tokens_per_second", "rate", "reached")
+"""What follows from the other figures of a row."""
+
+
 class Failed(Exception):
     """A benchmark process ended without a result."""
 
@@ -60,8 +65,8 @@ class Failed(Exception):
 class Row:
     """A ratio, theirs / ours: the median and quartiles of the rounds.
 
-    part is what was compiled or what took the memory, and work what a forward pass has to do. refused is the reason why
-    there is no ratio, if there is none.
+    part is what was compiled or what took the memory, work what a forward pass has to do, and tokens those of the
+    translations, if it is of a translator. refused is the reason why there is no ratio, if there is none.
     """
 
     item: str
@@ -82,6 +87,14 @@ class Row:
     eps: dict[str, float] = field(default_factory=dict)
     refused: str = ""
     work: int = 0
+    tokens: int = 0
+
+    @property
+    def tokens_per_second(self) -> tuple[float, float] | None:
+        """Ours and theirs; None if no step or search of a translator was timed."""
+        if not (self.tokens and self.direction in PARTS and self.ours and self.theirs):
+            return None
+        return self.tokens / self.ours, self.tokens / self.theirs
 
     @property
     def rate(self) -> float | None:
@@ -147,7 +160,7 @@ class Bench:
             "seconds": round(self.seconds, 1),
             "missing": self.missing,
             "interrupted": self.interrupted,
-            "rows": [{**asdict(row), "rate": row.rate, "reached": row.reached} for row in self.rows],
+            "rows": [{**asdict(row), **{name: getattr(row, name) for name in DERIVED}} for row in self.rows],
             "lengths": [asdict(length) for length in self.lengths],
         }
 
@@ -328,7 +341,8 @@ def rows_of(
             timed = {"refused": str(error)}
         for goal in compared:
             row = Row(item.name, framework, goal.direction, goal.part, against, sizes, goal.least, goal.aim)
-            row.eps, row.work = timed.get("errors", {}), Problem(item, sizes).work
+            problem = Problem(item, sizes)
+            row.eps, row.work, row.tokens = timed.get("errors", {}), problem.work, problem.tokens
             if "refused" in timed:
                 row.refused = timed["refused"]
             elif goal.direction in timed["rounds"]:

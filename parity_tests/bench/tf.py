@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
@@ -18,8 +19,8 @@ from attention_core.operators.translation import TRANSLATORS
 from backends import weights
 from backends.tf.arrays import DEVICES, from_numpy, to_numpy
 from backends.tf.runtime import build
-from parity_tests.bench.items import EAGER, LEARNING_RATE, MAX_NORM, Problem, inner_layers
-from parity_tests.bench.measure import Call, Form, TrainingForm, canonical, stored
+from parity_tests.bench.items import BOS, EAGER, EOS, LEARNING_RATE, MAX_NORM, TOOLKITS, Problem, inner_layers
+from parity_tests.bench.measure import Call, Form, SearchForm, TrainingForm, canonical, stored
 
 Tensors = dict[str, Tensor]
 
@@ -175,50 +176,113 @@ class TransformerLayer(keras.layers.Layer):
             x = norm(x + attention(x, keys, attention_mask=open_keys))
         return self.norms[-1](x + self.dense_2(self.dense_1(x)))
 
-    def fill(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Set the parameters to canonical ones."""
-        inner = inner_layers(arrays, self.attentions[0].num_heads)
-        for module, (layer, parameters, form) in zip((*self.attentions, *self.norms), inner, strict=True):
-            variables = {variable.path.removeprefix(f"{module.path}/"): variable for variable in module.variables}
-            source = f"keras.{type(module).__name__}"
-            for path, array in weights.from_canonical(layer, parameters, source, **form).items():
-                variables[path].assign(array)
-        for number, dense in enumerate((self.dense_1, self.dense_2), 1):
-            dense.kernel.assign(arrays[f"feed_forward.W_{number}"].T)
-            dense.bias.assign(arrays[f"feed_forward.b_{number}"])
+
+def fill(layer: Any, arrays: Mapping[str, np.ndarray]) -> None:
+    """Set the parameters of a Transformer's layer, which the first call has made, to canonical ones."""
+    inner = inner_layers(arrays, layer.attentions[0].num_heads)
+    for module, (name, parameters, form) in zip((*layer.attentions, *layer.norms), inner, strict=True):
+        variables = {variable.path.removeprefix(f"{module.path}/"): variable for variable in module.variables}
+        for path, array in weights.from_canonical(name, parameters, SOURCES[name], **form).items():
+            variables[path].assign(array)
+    for number, dense in enumerate((layer.dense_1, layer.dense_2), 1):
+        dense.kernel.assign(arrays[f"feed_forward.W_{number}"].T)
+        dense.bias.assign(arrays[f"feed_forward.b_{number}"])
+
+
+SOURCES = {"MultiHeadAttention": "keras.MultiHeadAttention", "LayerNorm": "keras.LayerNormalization"}
+"""Where the tables of weights have the parameters of our layers."""
 
 
 class Transformer(keras.layers.Layer):
-    """Embeddings times √size, with sines and cosines added, layers of Keras' parts, and logits."""
+    """Embeddings times √size, with sines and cosines added, layers of Keras' parts, and logits.
 
-    def __init__(self, problem: Problem) -> None:
+    made makes a layer of the decoder from its size, heads and hidden size: another than that of Keras' parts.
+    """
+
+    def __init__(self, problem: Problem, made: Callable[[int, int, int], keras.layers.Layer] | None = None) -> None:
         super().__init__()
         sizes = problem.sizes
-        size, layer = sizes["hidden"], (sizes["hidden"], sizes["heads"], 4 * sizes["hidden"])
+        self.size = size = sizes["hidden"]
+        layer = size, sizes["heads"], 4 * size
         self.source = keras.layers.Embedding(sizes["source_vocabulary"], size)
         self.target = keras.layers.Embedding(sizes["vocabulary"], size)
         self.encoder = [TransformerLayer(*layer, 1) for _ in range(sizes["layers"])]
-        self.decoder = [TransformerLayer(*layer, 2) for _ in range(sizes["layers"])]
+        made = made or partial(TransformerLayer, attentions=2)
+        self.decoder = [made(*layer) for _ in range(sizes["layers"])]
         self.dense = keras.layers.Dense(sizes["vocabulary"])
 
     def call(self, source: Tensor, source_lens: Tensor, inputs: Tensor) -> Tensor:
         """The logits."""
-        opened = tf.sequence_mask(source_lens, source.shape[1])[:, None]
-        causal = tf.linalg.band_part(tf.ones((1, inputs.shape[1], inputs.shape[1]), tf.bool), -1, 0)
-        keys, x = self.embedded(self.source, source), self.embedded(self.target, inputs)
+        return self.dense(self.decode(inputs, *self.encode(source, source_lens)))
+
+    def encode(self, source: Tensor, source_lens: Tensor) -> tuple[Tensor, Tensor]:
+        """The encoder's outputs, and where they are open."""
+        keys, opened = self.embedded(self.source, source), tf.sequence_mask(source_lens, source.shape[1])[:, None]
         for layer in self.encoder:
             keys = layer(keys, opened)
+        return keys, opened
+
+    def decode(self, inputs: Tensor, *encoded: Tensor) -> Tensor:
+        """The features of each step."""
+        x, steps = self.embedded(self.target, inputs), tf.shape(inputs)[1]
+        causal = tf.linalg.band_part(tf.ones((1, steps, steps), tf.bool), -1, 0)
         for layer in self.decoder:
-            x = layer(x, causal, keys, opened)
-        return self.dense(x)
+            x = layer(x, causal, *encoded)
+        return x
+
+    def embedded(self, embedding: keras.layers.Embedding, tokens: Tensor) -> Tensor:
+        """The tokens as vectors, at their positions."""
+        return embedding(tokens) * self.size**0.5 + self.positions(tf.shape(tokens)[1])
+
+    def positions(self, steps: Tensor | int) -> Tensor:
+        """Sines and cosines."""
+        rates = (1 / 10000 ** (np.arange(0, self.size, 2) / self.size)).astype(np.float32)
+        angles = tf.range(steps, dtype=tf.float32)[:, None] * rates
+        return tf.reshape(tf.stack([tf.sin(angles), tf.cos(angles)], axis=-1), (-1, self.size))
+
+    def greedy(self, source: Tensor, source_lens: Tensor, steps: int) -> tuple[Tensor]:
+        """A loop over the steps, each of which decodes all tokens so far: Keras' layers have no cache."""
+        encoded, batch = self.encode(source, source_lens), source.shape[0]
+
+        def advance(tokens: Tensor, ended: Tensor) -> tuple[Tensor, Tensor]:
+            token = tf.argmax(self.dense(self.decode(tokens, *encoded)[:, -1]), axis=-1, output_type=tf.int32)
+            token = tf.where(ended, EOS, token)
+            return tf.concat([tokens, token[:, None]], axis=1), tf.logical_or(ended, tf.equal(token, EOS))
+
+        start = tf.fill((batch, 1), BOS), tf.zeros((batch,), tf.bool)
+        return (self.searched(advance, start, steps),)
+
+    def beam(self, source: Tensor, source_lens: Tensor, steps: int, width: int, num_best: int) -> tuple[Tensor]:
+        """The same for all hypotheses of a sentence side by side; what has ended goes on as itself."""
+        batch, vocabulary = source.shape[0], self.dense.units
+        encoded = [tf.repeat(array, width, axis=0) for array in self.encode(source, source_lens)]
+        itself = tf.where(tf.equal(tf.range(vocabulary), EOS), 0.0, -np.inf)
+
+        def advance(tokens: Tensor, ended: Tensor, totals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            logs = tf.nn.log_softmax(self.dense(self.decode(tokens, *encoded)[:, -1]))
+            logs = tf.reshape(tf.where(ended[:, None], itself, logs), (batch, width, vocabulary))
+            candidates = tf.reshape(totals[..., None] + logs, (batch, width * vocabulary))
+            totals, best = tf.math.top_k(candidates, width)
+            parents = tf.reshape(tf.range(batch)[:, None] * width + best // vocabulary, (-1,))
+            token = tf.reshape(best % vocabulary, (-1,))
+            ended = tf.logical_or(tf.gather(ended, parents), tf.equal(token, EOS))
+            return tf.concat([tf.gather(tokens, parents), token[:, None]], axis=1), ended, totals
+
+        totals = tf.tile([[0.0] + [-np.inf] * (width - 1)], (batch, 1))
+        start = tf.fill((batch * width, 1), BOS), tf.zeros((batch * width,), tf.bool), totals
+        return (tf.reshape(self.searched(advance, start, steps), (batch, width, steps))[:, :num_best],)
 
     @staticmethod
-    def embedded(embedding: keras.layers.Embedding, tokens: Tensor) -> Tensor:
-        """The tokens as vectors, at their positions."""
-        size = embedding.output_dim
-        angles = np.arange(tokens.shape[1])[:, None] / 10000 ** (np.arange(0, size, 2) / size)
-        positions = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(-1, size).astype(np.float32)
-        return embedding(tokens) * size**0.5 + positions
+    def searched(advance: Callable[..., tuple[Tensor, ...]], start: tuple[Tensor, ...], steps: int) -> Tensor:
+        """The tokens, the first of a loop's variables, after steps of it, or once all have ended, by the second."""
+        tokens, *_ = tf.while_loop(
+            lambda tokens, ended, *_: tf.logical_not(tf.reduce_all(ended)),
+            advance,
+            start,
+            shape_invariants=(tf.TensorShape((start[0].shape[0], None)), *(array.shape for array in start[1:])),
+            maximum_iterations=steps,
+        )
+        return tf.pad(tokens[:, 1:], ((0, 0), (0, steps + 1 - tf.shape(tokens)[1])), constant_values=EOS)
 
     def fill(self, problem: Problem) -> None:
         """Set the parameters, which the first call has made, to canonical ones."""
@@ -226,7 +290,7 @@ class Transformer(keras.layers.Layer):
         for embedding, part in ((self.source, "encoder"), (self.target, "decoder")):
             embedding.embeddings.assign(parameters[f"{part}.embedding"])
             for made, arrays in zip(getattr(self, part), problem.stack(part), strict=True):
-                made.fill(arrays)
+                fill(made, arrays)
         self.dense.kernel.assign(parameters["decoder.dense.W"].T)
         self.dense.bias.assign(parameters["decoder.dense.b"])
 
@@ -411,6 +475,38 @@ def allocated(call: Call, device: str) -> int:
     return max(tf.config.experimental.get_memory_info(name)["peak"] - before, 1)
 
 
+def search_form(problem: Problem, against: str | None, device: str) -> SearchForm:
+    """A Transformer that decodes, of Keras' layers or ours, in tf.function."""
+    given = [from_numpy(problem.inputs[name], device) for name in ("source", "source_lens")]
+    steps, keywords = problem.sizes["steps"], problem.item.keywords
+    if against is None:
+        layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
+        ours.set_parameters(layer, problem.parameters)
+        options = {"bos": BOS, "eos": EOS, "max_steps": steps}
+
+        def search(*given: Tensor) -> tuple[Tensor]:
+            if "width" in keywords:
+                return (layer.beam(*given, **options, **keywords)[0],)
+            return (layer.greedy(*given, **options)[0],)
+
+    elif against in TOOLKITS:
+        toolkit = importlib.import_module(f"parity_tests.bench.{TOOLKITS[against]}")
+        model = filled_transformer(problem, *given, made=toolkit.DecoderLayer)
+        search = partial(toolkit.beam if "width" in keywords else toolkit.greedy, model, steps=steps, **keywords)
+    else:
+        model = filled_transformer(problem, *given)
+        search = partial(model.beam if "width" in keywords else model.greedy, steps=steps, **keywords)
+    return SearchForm(partial(tf.function(search, autograph=False), *given), to_numpy)
+
+
+def filled_transformer(problem: Problem, *given: Tensor, **options: Any) -> Transformer:
+    """The Transformer of Keras' layers with the parameters of the problem, which Keras makes in the first call."""
+    model = Transformer(problem, **options)
+    model(*given, from_numpy(problem.inputs["inputs"]))
+    model.fill(problem)
+    return model
+
+
 def training_form(problem: Problem, against: str | None, device: str) -> TrainingForm:
     """A translator in training, as tutorials write it or ours."""
     batch, sizes = Batch(*(from_numpy(array, device) for array in problem.inputs.values())), problem.sizes
@@ -421,9 +517,7 @@ def training_form(problem: Problem, against: str | None, device: str) -> Trainin
         return TrainingForm(partial(trainer.step, batch), to_numpy)
     held: dict[str, Tensor] = {}
     if problem.item.layer == "TransformerTranslator":
-        model: keras.layers.Layer = Transformer(problem)
-        model(*batch[:3])  # Keras makes the parameters in the first call
-        model.fill(problem)
+        model: keras.layers.Layer = filled_transformer(problem, *batch[:2])
     else:
         vocabularies = sizes["source_vocabulary"], sizes["vocabulary"]
         model = Translator(*vocabularies, sizes["hidden"], sizes["layers"], problem.item.options.get("decoder", ""))
@@ -445,7 +539,8 @@ def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     parameters = problem.parameters
     with tf.device(DEVICES[device]):
         if problem.item.layer in TRANSLATORS:
-            return training_form(problem, against, device)
+            made = search_form if "sentences" in problem.item.outputs else training_form
+            return made(problem, against, device)
         if against is None:
             layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
             return LayerForm(

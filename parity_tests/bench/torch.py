@@ -183,6 +183,27 @@ class Transformer(nn.Module):
                 break
         return (functional.pad(tokens[:, 1:], (0, steps + 1 - tokens.shape[1]), value=EOS),)
 
+    @torch.no_grad()
+    def beam(self, source: Tensor, source_lens: Tensor, steps: int, width: int, num_best: int) -> tuple[Tensor]:
+        """The same for all hypotheses of a sentence side by side; what has ended goes on as itself."""
+        batch = len(source)
+        encoded = [array.repeat_interleave(width, dim=0) for array in self.encode(source, source_lens)]
+        tokens = source.new_full((batch * width, 1), BOS)
+        ended = torch.zeros_like(tokens[:, 0], dtype=torch.bool)
+        totals = encoded[0].new_tensor([0.0] + [-torch.inf] * (width - 1)).repeat(batch, 1)
+        first = torch.arange(batch, device=source.device)[:, None] * width
+        while tokens.shape[1] <= steps:
+            logs = self.dense(self.decode(tokens, *encoded)[:, -1]).log_softmax(-1)
+            logs[ended] = -torch.inf
+            logs[ended, EOS] = 0.0
+            totals, best = (totals[..., None] + logs.unflatten(0, (batch, width))).flatten(1).topk(width)
+            rows, token = (first + best // logs.shape[-1]).flatten(), (best % logs.shape[-1]).flatten()
+            tokens, ended = torch.cat([tokens[rows], token[:, None]], dim=1), ended[rows] | (token == EOS)
+            if ended.all():
+                break
+        tokens = functional.pad(tokens[:, 1:], (0, steps + 1 - tokens.shape[1]), value=EOS)
+        return (tokens.unflatten(0, (batch, width))[:, :num_best],)
+
 
 def transformer(problem: Problem) -> Transformer:
     """The Transformer of PyTorch's layers with the parameters of the problem."""
@@ -383,7 +404,8 @@ def translator_form(problem: Problem, against: str | None, device: str) -> Form:
     elif item.layer == "TransformerTranslator":
         module = transformer(problem).to(device)
         if searches:
-            return SearchForm(partial(module.eval().greedy, batch.source, batch.source_lens, steps), to_numpy)
+            find = module.eval().beam if "width" in item.keywords else module.eval().greedy
+            return SearchForm(partial(find, batch.source, batch.source_lens, steps, **item.keywords), to_numpy)
         loss_of = partial(masked_loss, module, batch)
     else:
         module = third_party(problem, against).to(device)
@@ -393,12 +415,12 @@ def translator_form(problem: Problem, against: str | None, device: str) -> Form:
     return TrainingForm(partial(training_step, loss_of, module, optimizer), to_numpy)
 
 
-def our_search(layer: Any, batch: Batch, steps: int, width: int = 1) -> tuple[Tensor]:
+def our_search(layer: Any, batch: Batch, steps: int, width: int = 1, num_best: int = 1) -> tuple[Tensor]:
     """Greedy decoding, or beam search by more than one hypothesis."""
     given, options = (batch.source, batch.source_lens), {"bos": BOS, "eos": EOS, "max_steps": steps}
     if width == 1:
         return (layer.greedy(*given, **options)[0],)
-    return (layer.beam(*given, **options, width=width)[0][:, 0],)
+    return (layer.beam(*given, **options, width=width, num_best=num_best)[0].squeeze(1),)
 
 
 def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:

@@ -138,6 +138,9 @@ def print_ratios(rows: Sequence[runner.Row]) -> None:
         table.add_row(*map(Text, (pages.direction(row), ratio, spread, rate, goal)), style=COLOURS[row.reached])
     if table.row_count:
         console.print(table)
+    for row in rows:
+        if row.tokens_per_second is not None:
+            console.print("tokens/s: {:,.0f}, theirs {:,.0f}".format(*row.tokens_per_second), highlight=False)
     for row in (row for row in rows if row.refused):
         console.print(Text(f"{pages.direction(row)}: {row.refused}", style="red"), soft_wrap=True)
 

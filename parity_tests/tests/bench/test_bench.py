@@ -17,7 +17,19 @@ from click.testing import CliRunner
 from attention_core.operators.translation import TRANSLATORS
 from backends import FRAMEWORKS, Availability
 from parity_tests.bench import charts, measure, page, runner, worker
-from parity_tests.bench.items import DIRECTIONS, EOS, ITEMS, PAD, PARTS, RESERVED, THIRD_PARTY, TOOLKITS, Item, Problem
+from parity_tests.bench.items import (
+    DIRECTIONS,
+    EOS,
+    ITEMS,
+    LAYERS,
+    PAD,
+    PARTS,
+    RESERVED,
+    THIRD_PARTY,
+    TOOLKITS,
+    Item,
+    Problem,
+)
 from parity_tests.cli.bench import other_packages
 from parity_tests.cli.main import main
 from parity_tests.tests.commands import invoke, squeezed
@@ -88,6 +100,8 @@ def test_the_work_of_a_forward_pass_is_counted():
     encoder = 5 * (4 * projected + 2 * 5 * 2 + feed_forward)
     step = 4 * projected + 2 * 1 * 2 + 2 * projected + 2 * 5 * 2 + feed_forward
     assert Problem(ITEMS["transformer"], {**one, "heads": 1}).work == encoder + 5 * 2 * projected + step + 2 * 3
+    beam = encoder + 5 * 2 * projected + 5 * (step + 2 * 3)
+    assert Problem(ITEMS["transformer-beam"], {**one, "heads": 1}).work == beam
 
 
 # ----------------------------------------------------------------------------------------------------- arithmetic
@@ -240,8 +254,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "TOOLKITS", {})
 
 
-WHAT = {"item", "framework", "direction", "part", "against", "sizes", "goal", "aim", "work"}
-MEASURED = {"ratio", "spread", "rounds", "ours", "theirs", "unit", "how", "eps", "refused", "rate", "reached"}
+WHAT = {"item", "framework", "direction", "part", "against", "sizes", "goal", "aim", "work", "tokens"}
+MEASURED = {"ratio", "spread", "rounds", "ours", "theirs", "unit", "how", "eps", "refused", *runner.DERIVED}
 
 
 @pytest.mark.usefixtures("installed")
@@ -352,6 +366,21 @@ def test_the_table_is_written_between_its_marks_only():
     assert text.startswith("# Before\n") and text.endswith("after\n") and text.count(page.OPENING) == 1
     assert "| dot | tf | forward | third party, tf.function | 3.00 | 3.00 to 3.00 | 1.1 | 1.3 → 2 | yes |" in text
     assert "| dot | torch | forward | third party | 3.00 | 3.00 to 3.00 | 1.1 | 5.4 → 7 | no |" in text
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_speed_of_a_translator_is_in_tokens_per_second():
+    """Of the translations without padding, in 2 seconds, and in 6 by the other implementation."""
+    names = ["transformer", "transformer-beam", "translator-greedy", "dot"]
+    measured = runner.bench([ITEMS[name] for name in names], ["torch"], run=answering())
+    tokens = [int(Problem(ITEMS["transformer"], ITEMS["transformer"].sizes).inputs["target_lens"].sum()), 64 * 20]
+    assert tokens[0] < tokens[1]
+    speeds = {(row.item, row.against, row.direction): row.tokens_per_second for row in measured.rows}
+    assert speeds["transformer", LAYERS["torch"], "training"] == (tokens[0] / 2, tokens[0] / 6)
+    assert speeds["transformer-beam", LAYERS["torch"], "forward"] == (640, 1280 / 6)
+    assert not any(speeds[key] for key in speeds if key[0] == "dot" or key[2] == "memory")
+    line = f"| transformer-beam | torch | {LAYERS['torch']} | 640 | 213 |"
+    assert line in page.markdown(measured).splitlines()
 
 
 @pytest.mark.usefixtures("installed")
