@@ -85,6 +85,13 @@ class SinusoidalPositions(Specified):
         self._check("call", offset=offset, inputs=inputs)
         return inputs + self._table(inputs.shape[-2], offset).astype(inputs.dtype)
 
+    def _add(self, inputs: jax.Array, positions: jax.Array) -> jax.Array:
+        """Add the vectors of these positions."""
+        exact = sine_and_cosine if jax.config.jax_enable_x64 else sine_and_cosine_by_turns
+        pair = exact(positions[:, None], self.sizes["features"], 10000.0)
+        table = jnp.stack(pair, axis=-1 if self.sizes["layout"] == "interleaved" else -2)
+        return inputs + table.reshape(len(positions), self.sizes["features"]).astype(inputs.dtype)
+
     # particular to JAX
 
     def _table(self, steps: int, offset: int) -> np.ndarray:
@@ -157,6 +164,10 @@ class LearnedPositions(Specified):
         self._check("call", offset=offset, inputs=inputs)
         end = offset + inputs.shape[-2]
         return inputs + cast(self.P, inputs)[offset:end]
+
+    def _add(self, inputs: jax.Array, positions: jax.Array) -> jax.Array:
+        """Add the vectors of these positions."""
+        return inputs + cast(self.P, inputs)[positions]
 
 
 class RotaryPositions(Specified):

@@ -671,8 +671,7 @@ class TransformerDecoder(Specified):
         room, features = state.keys.shape[-2], self.sizes["features"]
         x = features**0.5 * self.embedding(tokens)
         if self.positions is not None:
-            table = self.positions(jnp.zeros((1, max(room, 1), features), x.dtype))[0]
-            x = x + table[jnp.minimum(state.position, max(room - 1, 0))]
+            x = self.positions._add(x, jnp.minimum(state.position, max(room - 1, 0)))
         x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
         bias = biased(self, None, x, room, state.position)
         for number, layer in enumerate(self.layers):

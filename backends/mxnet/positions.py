@@ -96,8 +96,11 @@ class SinusoidalPositions(Specified):
         """Gluon enters here; the table is made in float64."""
         if inputs.size == 0:
             return np.zeros_like(inputs)
-        place = (positions(inputs.shape[-2], inputs.ctx) + offset)[:, None]
-        pair = sine_and_cosine(place, self.sizes["features"], 10000.0)
+        return self._add(inputs, positions(inputs.shape[-2], inputs.ctx) + offset)
+
+    def _add(self, inputs: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """Add the vectors of these positions."""
+        pair = sine_and_cosine(place.astype("float64")[:, None], self.sizes["features"], 10000.0)
         table = np.stack(pair, axis=-1 if self.sizes["layout"] == "interleaved" else -2)
         return inputs + table.reshape(inputs.shape[-2:]).astype(inputs.dtype)
 
@@ -164,7 +167,11 @@ class LearnedPositions(Specified):
         """Gluon enters here; of empty inputs, MXNet would write foreign memory into gradients."""
         if inputs.size == 0:
             return np.zeros_like(inputs)
-        return inputs + self.P(positions(inputs.shape[-2], inputs.ctx) + offset)
+        return self._add(inputs, positions(inputs.shape[-2], inputs.ctx) + offset)
+
+    def _add(self, inputs: np.ndarray, place: np.ndarray) -> np.ndarray:
+        """Add the vectors of these positions."""
+        return inputs + self.P(place)
 
 
 class RotaryPositions(Specified):

@@ -682,8 +682,7 @@ class TransformerDecoder(Specified):
         room, features = state.keys.shape[-2], self.sizes["features"]
         x = features**0.5 * embedded(self.embedding, tokens)
         if self.positions is not None:
-            table = self.positions(np.zeros((1, max(room, 1), features), dtype=x.dtype, ctx=x.ctx))[0]
-            x = x + table[np.minimum(state.position, max(room - 1, 0))]
+            x = self.positions._add(x, np.minimum(state.position, max(room - 1, 0))) if x.size else x
         x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
         bias = biased(self, None, x, room, state.position)
         for number, layer in enumerate(self.layers):

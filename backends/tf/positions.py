@@ -97,11 +97,14 @@ class SinusoidalPositions(Specified):
 
     def call(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
         """Add the positions from offset on; Keras enters here."""
-        steps, features = size(inputs, 1), self.sizes["features"]
-        positions = (tf.range(steps, dtype=tf.float64) + float(offset))[:, None]
-        pair = sine_and_cosine(positions, *rates(features))
+        return self._add(inputs, tf.range(size(inputs, 1)) + offset)
+
+    def _add(self, inputs: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        """Add the vectors of these positions."""
+        features = self.sizes["features"]
+        pair = sine_and_cosine(tf.cast(positions, tf.float64)[:, None], *rates(features))
         table = tf.stack(pair, axis=-1 if self.sizes["layout"] == "interleaved" else -2)
-        return inputs + tf.cast(tf.reshape(table, (steps, features)), inputs.dtype)
+        return inputs + tf.cast(tf.reshape(table, (size(positions, 0), features)), inputs.dtype)
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -164,6 +167,10 @@ class LearnedPositions(Specified):
         """Add the positions from offset on; Keras enters here."""
         # In a graph that knows the steps only when it runs, tf.slice refuses a step behind the last position.
         return inputs + tf.slice(self._cast(self.P.value), (offset, 0), (size(inputs, 1), self.sizes["features"]))
+
+    def _add(self, inputs: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        """Add the vectors of these positions."""
+        return inputs + tf.gather(self._cast(self.P.value), positions)
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")

@@ -701,8 +701,7 @@ class TransformerDecoder(Specified):
         room, features = size(state.keys, -2), self.sizes["features"]
         x = features**0.5 * self.embedding(tokens)
         if self.positions is not None:
-            table = self.positions(tf.zeros((1, tf.maximum(room, 1), features), x.dtype))[0]
-            x = x + tf.gather(table, tf.minimum(state.position, tf.maximum(room - 1, 0)))
+            x = self.positions._add(x, tf.minimum(state.position, tf.maximum(room - 1, 0)))
         x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
         bias = biased(self, None, x, room, state.position)
         for number, layer in enumerate(self.layers):

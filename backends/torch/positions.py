@@ -80,9 +80,12 @@ class SinusoidalPositions(Specified):
             outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
+        return self._add(inputs, torch.arange(inputs.shape[-2], device=inputs.device) + offset)
+
+    def _add(self, inputs: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Add the vectors of these positions."""
         device = torch.device("cpu") if inputs.device.type == "mps" else inputs.device  # which has no float64
-        positions = torch.arange(inputs.shape[-2], dtype=torch.float64, device=device)[:, None] + offset
-        pair = sine_and_cosine(positions, self._high, self._low)
+        pair = sine_and_cosine(positions.to(device).to(torch.float64)[:, None], self._high, self._low)
         interleaved = self.sizes["layout"] == "interleaved"
         table = torch.stack(pair, dim=-1).flatten(-2) if interleaved else torch.cat(pair, dim=-1)
         return inputs + table.to(inputs.dtype).to(inputs.device)
@@ -142,6 +145,10 @@ class LearnedPositions(Specified):
         self._check("call", offset=offset, inputs=inputs)
         end = offset + inputs.shape[-2]
         return inputs + self.P[offset:end]
+
+    def _add(self, inputs: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Add the vectors of these positions."""
+        return inputs + functional.embedding(positions, self.P)
 
 
 class RotaryPositions(Specified):
