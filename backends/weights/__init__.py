@@ -25,6 +25,7 @@ from backends.weights.engine import assemble, beside, completed, given, written
 from backends.weights.errors import WeightError
 from backends.weights.formats import read_arrays, write_arrays
 from backends.weights.matching import Fit, fits
+from backends.weights.prefixes import names_in_file, under_prefixes
 from backends.weights.table import Source, plain
 from backends.weights.tables import every_source
 
@@ -42,6 +43,10 @@ __all__ = [
 
 SOURCES: dict[str, Source] = {**every_source(), **backend_layers.SOURCES}
 """Every source of weights by name, such as "torch.nn.GRU"; "attention_parity.torch" is the backend torch."""
+
+
+Prefix = str | Sequence[str] | Mapping[str, str]
+"""The prefix of all names; that of each layer of a stack; or that of each part, by its name."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def to_canonical(
     arrays: Mapping[str, np.ndarray],
     source: str | None = None,
     *,
-    prefix: str | Sequence[str] | None = None,
+    prefix: Prefix | None = None,
     layer: str | None = None,
     **options: Any,
 ) -> Converted:
@@ -87,8 +92,9 @@ def to_canonical(
     arrays: by the source's names, in its shapes. source: the name of one of SOURCES; without it, the only one
     that fits, or the first of several that give the same (the notes name the others). prefix: the prefix of the
     names, such as "encoder.rnn."; only the arrays under it are then converted. Several prefixes are the layers of a
-    stack, from the input on. layer: the name of the specification's layer, if the arrays fit several. options:
-    constructor arguments that shapes do not determine, such as num_heads.
+    stack, from the input on; or those of parts, by name: {"": "encoder.", "embedding": "tokens."}, "" being the rest.
+    layer: the name of the specification's layer, if the arrays fit several. options: constructor arguments that shapes
+    do not determine, such as num_heads.
 
     Raises: WeightError if no source fits, or several do and differ; if an array is missing, left over or has another
     shape than the others require (it names the array, both shapes, and says whether the transpose would fit); if the
@@ -101,6 +107,12 @@ def to_canonical(
     for name in arrays:
         if alike.setdefault(plain(name), name) != name:
             raise WeightError(f"{alike[plain(name)]} and {name} are two spellings of one name: remove one of them.")
+    if isinstance(prefix, Mapping):
+        there = names_in_file(arrays, prefix)
+        renamed = {name: arrays[original] for name, original in there.items()}
+        converted = to_canonical(renamed, source, prefix="", layer=layer, **options)
+        used = {name: tuple(there[one] for one in names) for name, names in converted.used.items()}
+        return replace(converted, used=used)
     if prefix is not None and not isinstance(prefix, str):
         return _stack(arrays, source, list(prefix), layer, options)
     if source is not None:
@@ -124,19 +136,22 @@ def from_canonical(
     arrays: Mapping[str, np.ndarray],
     source: str,
     *,
-    prefix: str | Sequence[str] = "",
+    prefix: Prefix = "",
     spelling: int = 0,
     **options: Any,
 ) -> dict[str, np.ndarray]:
     """Convert canonical arrays of a layer to a source's names and shapes.
 
     layer: the name of the specification's layer. prefix: the prefix of every name; one for each layer of a stack,
-    if the source holds one layer. spelling: which of the source's ways to write the names (Keras: 0 as in
-    `variable.path`, 1 as in a .weights.h5 file; Gluon: 0 as `save_parameters` writes them; textbook: 0 PyTorch's, 1
-    Gluon's). options: constructor arguments that shapes do not determine, such as num_heads.
+    if the source holds one layer; or one for each part, by name, as in `to_canonical`. spelling: which of the source's
+    ways to write the names (Keras: 0 as in `variable.path`, 1 as in a .weights.h5 file; Gluon: 0 as `save_parameters`
+    writes them; textbook: 0 PyTorch's, 1 Gluon's). options: constructor arguments that shapes do not determine, such as
+    num_heads.
 
     Raises: WeightError, with advice, if the source cannot represent the arrays.
     """
+    if isinstance(prefix, Mapping):
+        return under_prefixes(from_canonical(layer, arrays, source, spelling=spelling, **options), prefix)
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
     known = _source(source)
     if known.framework:
@@ -246,6 +261,9 @@ def _candidates(
             continue
     if names:
         return names
+    most = max((len(fit.found) for fit in every if fit.fits), default=0)
+    parts = [fit for fit in every if fit.missing and len(fit.found) > most and _all_absent(fit)]
+    hints += [f"{fit.source.name}: {_trouble(fit)}" for fit in parts[:1]]
     hints += [
         f"{fit.source.name} fits those under prefix={fit.prefix!r}, and {_shortened(fit.left_over)} is left over."
         for fit in every
@@ -283,9 +301,25 @@ def _trouble(fit: Fit) -> str:
     if fit.problems:
         return " ".join(fit.problems)
     if fit.missing:
-        return f"missing: {_shortened(fit.missing)}; found: {_shortened(list(fit.found)) or 'none'}."
+        parts = _absent_parts(fit)
+        listed = ", ".join(f"{part!r}: ..." for part in parts)
+        elsewhere = f" For parts with other names, pass prefix={{'': {fit.prefix!r}, {listed}}}." if parts else ""
+        return f"missing: {_shortened(fit.missing)}; found: {_shortened(list(fit.found)) or 'none'}.{elsewhere}"
     advice = f"pass prefix={fit.prefix!r}" if fit.prefix else "take them out"
     return f"left over: {_shortened(fit.left_over)}. If they belong to something else, {advice}."
+
+
+def _absent_parts(fit: Fit) -> list[str]:
+    """The parts of which no array is there."""
+    parts = dict.fromkeys(plain(name).removeprefix(fit.prefix).rpartition(".")[0] for name in fit.missing)
+    found = [plain(name).removeprefix(fit.prefix) for name in fit.found]
+    return [part for part in parts if part and not any(name.startswith(f"{part}.") for name in found)]
+
+
+def _all_absent(fit: Fit) -> bool:
+    """Whether only whole parts are missing, which may have other names."""
+    parts = tuple(f"{fit.prefix}{part}." for part in _absent_parts(fit))
+    return not fit.problems and all(plain(name).startswith(parts) for name in fit.missing)
 
 
 def _listed(arrays: Mapping[str, np.ndarray]) -> str:

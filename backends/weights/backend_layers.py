@@ -27,8 +27,10 @@ SOURCES = {
     f"{PREFIX}{framework}": Source(f"{PREFIX}{framework}", layer="", rows=(), framework=framework)
     for framework in FRAMEWORKS
 }
-PARTS = frozenset(part for layer in LAYERS for part in layer.parts)
-"""The names of the layers inside others."""
+NUMBER = re.escape("{layer}"), r"\d{1,4}"
+PARTS = "|".join(sorted({re.escape(part).replace(*NUMBER) for layer in LAYERS for part in layer.parts}))
+INSIDE = re.compile(rf"({PARTS})\.(.+)")
+"""Matches the name of an array in a layer inside another one, such as "attention.W_q" or "layers.0.norm.g"."""
 
 WORDS = frozenset(word for layer in LAYERS for parameter in layer.parameters for word in parameter.name.split(".")) | {
     "vars"
@@ -142,16 +144,13 @@ def _starts(names: list[str]) -> list[str]:
 
 def _canonical(framework: str, path: str) -> tuple[str, Axes] | None:
     """The canonical name of a path, with the parts that it begins with."""
-    first, _, rest = path.partition(".")
-    if rest and first in PARTS:
-        inner = _canonical(framework, rest)
-        if inner is not None:
-            return f"{first}.{inner[0]}", inner[1]
     for expression, canonical, axes in _patterns(framework):
         match = expression.fullmatch(path)
         if match:
             return canonical.format(**match.groupdict()), axes
-    return None
+    part = INSIDE.fullmatch(path)
+    inner = None if part is None else _canonical(framework, part[2])
+    return None if part is None or inner is None else (f"{part[1]}.{inner[0]}", inner[1])
 
 
 def _layer(arrays: Mapping[str, np.ndarray], name: str | None, options: Mapping[str, Any]) -> tuple[Layer, dict]:
@@ -183,7 +182,8 @@ def _layer(arrays: Mapping[str, np.ndarray], name: str | None, options: Mapping[
 
 def _knows(layer: Layer, names: Mapping[str, Any]) -> bool:
     known = {parameter.name for parameter in layer.parameters}
-    return all(pattern(name) in known or name.partition(".")[0] in layer.parts for name in names)
+    parts = {part.partition(".")[0] for part in layer.parts}
+    return all(pattern(name) in known or name.partition(".")[0] in parts for name in names)
 
 
 def write(framework: str, layer: Layer, config: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict:

@@ -18,6 +18,7 @@ class UnseenError(WeightError):
 
 UNSEEN = ("norm", "activation", "epsilon")
 """The options that change the function of a layer with the same arrays: a default would be a guess."""
+UNSEEN_OF_STACKS = (*UNSEEN, "positions")
 
 Shapes = Mapping[str, tuple[int, ...]]
 Options = Mapping[str, Any]
@@ -41,10 +42,11 @@ def config_of(layer: Layer, shapes: Shapes, options: Options) -> dict[str, Any]:
                 f"{layer.name}: {name} is {by_shapes[name]!r} by the shapes of the arrays, but {value!r} was passed."
             )
     config = {**by_shapes, **options}
+    unseen = UNSEEN_OF_STACKS if "num_layers" in known else UNSEEN
     needed = [
         option.name
         for option in layer.options
-        if option.name not in config and (option.default is None or option.name in UNSEEN)
+        if option.name not in config and (option.default is None or option.name in unseen)
     ]
     if needed:
         passed = ", ".join(f"{name}=..." for name in needed)
@@ -205,6 +207,31 @@ def _transformer_decoder_layer(shapes: Shapes, options: Options) -> dict[str, An
     return {**_transformer_layer(shapes, options), "memory_size": memory}
 
 
+def _stack(shapes: Shapes, options: Options) -> dict[str, Any]:
+    """What both stacks have."""
+    config = _transformer_layer(inner(shapes, "layers.0"), options)
+    config |= {"vocab_size": _size(shapes, "embedding", 2, 0), "num_layers": _depth(inner(shapes, "layers"))}
+    if "positions.P" in shapes:
+        config |= {"positions": "learned", "num_positions": _size(shapes, "positions.P", 2, 0)}
+    if options.get("norm") == "post" and "norm.g" in shapes:
+        raise WeightError(
+            "norm='post' has no norm after the last layer, but the arrays contain one (norm.g): they cannot be "
+            "converted as a whole. Convert the layers and the norm one by one."
+        )
+    return config
+
+
+def _transformer_decoder(shapes: Shapes, options: Options) -> dict[str, Any]:
+    memory = _size(inner(shapes, "layers.0.cross_attention"), "W_k", 2, 1)
+    return {**_stack(shapes, options), "memory_size": memory}
+
+
+def _transformer_translator(shapes: Shapes, options: Options) -> dict[str, Any]:
+    encoder, decoder = (_stack(inner(shapes, part), options) for part in ("encoder", "decoder"))
+    vocabularies = {"source_vocab_size": encoder.pop("vocab_size"), "target_vocab_size": decoder["vocab_size"]}
+    return {**vocabularies, **encoder}
+
+
 # ------------------------------------------------------------------------------------------------ recurrent
 
 
@@ -337,6 +364,9 @@ CONFIGS: dict[str, Callable[[Shapes, Options], dict[str, Any]]] = {
     "FeedForward": _feed_forward,
     "TransformerEncoderLayer": _transformer_layer,
     "TransformerDecoderLayer": _transformer_decoder_layer,
+    "TransformerEncoder": _stack,
+    "TransformerDecoder": _transformer_decoder,
+    "TransformerTranslator": _transformer_translator,
     "GRU": _recurrent,
     "LSTM": _recurrent,
     "GRUEncoder": _encoder,

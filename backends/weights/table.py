@@ -99,6 +99,10 @@ UNIFORM = (
     "to padding; the specification's weights and context are 0."
 )
 NAN = "A query that may attend to nothing gets NaN; the specification's weights and context are 0."
+SCALES = (
+    "Embedded tokens are multiplied by √features, as in the paper. If those of the model are not, divide its embedding "
+    "by √features first."
+)
 LOSES = "It fills hidden scores with -1e6: lower scores lose to the padding, and float16 cannot represent it."
 
 
@@ -165,14 +169,20 @@ class Source:
         return any("{layer}" in row.name for row in self.rows)
 
 
-def inside(part: str, *tables: Sequence[Row], canonical: str = "") -> tuple[Row, ...]:
+def inside(part: str, *tables: Sequence[Row], canonical: str = "", separator: str = ".") -> tuple[Row, ...]:
     """The rows of a layer inside another one, under the name of the part in both, or its canonical name if given.
 
-    Several tables are the spellings of one: their rows differ in their names alone, of which the first is taken.
+    The part may have a name for each spelling, like a row. Several tables are the spellings of one: their rows differ
+    in their names alone, of which the first is taken.
     """
     made = []
+    owner = Row(part)
     for rows in zip(*tables, strict=True):
-        names = " | ".join(f"{part}.{row.spellings[0]}" for row in rows)
+        spellings = rows[0].spellings if len(rows) == 1 else [row.spellings[0] for row in rows]
+        count = max(len(spellings), len(owner.spellings))
+        names = " | ".join(
+            f"{owner.spelled(number)}{separator}{spellings[number % len(spellings)]}" for number in range(count)
+        )
         holds = tuple(re.sub(r"^([+*]?)", rf"\1{canonical or part}.", hold) for hold in rows[0].holds)
         made.append(replace(rows[0], name=names, holds=holds))
     return tuple(made)

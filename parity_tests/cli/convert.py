@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,8 +32,8 @@ from parity_tests.reports.certificate import certify
 from parity_tests.reports.table import times, titled
 
 OPTIONS = (
-    "In options of this command, source=... is --from, prefix=... is --prefix, max_bytes=... is --max-bytes, and any "
-    "other NAME=... is --set."
+    "In options of this command, source=... is --from, prefix=... is --prefix, prefix={'': A, 'PART': B} is --prefix A "
+    "--prefix PART=B, max_bytes=... is --max-bytes, and any other NAME=... is --set."
 )
 MOST_SHOWN = 5
 
@@ -66,7 +67,8 @@ MOST_SHOWN = 5
     "prefixes",
     metavar="TEXT",
     multiple=True,
-    help="Only arrays with this name prefix. May be repeated for the layers of a stack, from the input on.",
+    help="Only arrays with this name prefix. May be repeated for the layers of a stack, from the input on; or as "
+    "PART=TEXT for a part with another prefix, such as embedding=tokens.",
 )
 @click.option("--to-prefix", metavar="TEXT", default="", help="Prefix of the written names.")
 @click.option(
@@ -140,7 +142,7 @@ def refusals() -> Iterator[None]:
     except ImportError as error:
         raise click.ClickException(str(error)) from error
     except (WeightError, ArchiveError, AttentionError) as error:
-        hint = f" {OPTIONS}" if "=..." in str(error) else ""
+        hint = f" {OPTIONS}" if re.search(r"=\.\.\.|prefix=", str(error)) else ""
         raise Refused(f"{error}{hint}") from error
 
 

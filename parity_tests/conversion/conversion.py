@@ -22,6 +22,7 @@ from backends.schema import SchemaError, typed
 from backends.weights import SOURCES, Converted, WeightError
 from backends.weights.configs import check_shapes, config_of, layer_named
 from backends.weights.matching import fits
+from backends.weights.prefixes import names_in_file
 from backends.weights.table import plain
 from parity_tests.cases.case import Arrays
 from parity_tests.cases.expected import programs_folder
@@ -50,7 +51,7 @@ class Move:
     """The arrays of a file and their canonical arrays.
 
     Both are cast to float64 for the validation; the written arrays are rounded to dtype. prefixes are the name prefixes
-    of the layers in the file.
+    of the layers in the file. Arrays of parts with prefixes of their own have the names of the source's table.
     """
 
     raw: Arrays
@@ -188,6 +189,9 @@ def _read(
     Raises: WeightError if they cannot be; ArchiveError if the file is damaged.
     """
     arrays = weights.read_arrays(file, max_bytes)
+    if parts := _of_parts(prefixes):
+        arrays = {name: arrays[there] for name, there in names_in_file(arrays, parts).items()}
+        prefixes = ("",)
     header = _canonical_header(file)
     if source == CANONICAL or (source is None and header):
         return _canonical(arrays, {**header, **options})
@@ -204,6 +208,20 @@ def _read(
         raise WeightError(f"the arrays are of several dtypes, {', '.join(sorted(used_dtypes))}: cast them first.")
     (dtype,) = {arrays[name].dtype for name in used} or {np.dtype(np.float32)}
     return Move(wide, converted, dtype, prefixes or (_prefix(converted, wide, options),))
+
+
+def _of_parts(prefixes: tuple[str, ...]) -> dict[str, str]:
+    """The prefixes by part, if there are any of the form PART=TEXT; one without a part is that of the rest.
+
+    Raises: WeightError.
+    """
+    parts: dict[str, str] = {}
+    for entry in prefixes if any("=" in entry for entry in prefixes) else ():
+        part, _, text = entry.rpartition("=")
+        if part in parts:
+            raise WeightError(f"{part or 'the rest of the layer'} has two prefixes, {parts[part]!r} and {text!r}.")
+        parts[part] = text
+    return parts
 
 
 def _prefix(converted: Converted, arrays: Arrays, options: Mapping[str, Any]) -> str:

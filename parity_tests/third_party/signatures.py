@@ -91,6 +91,29 @@ class Transformer:
     causal: bool = False
 
 
+@dataclass(frozen=True)
+class Stacks:
+    """The arguments of a stack of Transformer layers, which reads tokens, or of two, which read source and inputs."""
+
+    parameters: dict[str, Any]
+    tokens: Any = None
+    source: Any = None
+    inputs: Any = None
+    encoder_outputs: Any = None
+    valid_lens: Any = None
+    features: int = 0
+    num_heads: int = 1
+    hidden_size: int = 0
+    num_layers: int = 1
+    positions: str = "sinusoidal"
+    norm: str = "post"
+    activation: str = "relu"
+    bias: bool = True
+    epsilon: float = 1e-5
+    causal: bool = False
+    per_head: bool = False
+
+
 def takes(kind: type[Call], *names: str) -> Callable[[Callable[[Call], Outputs]], Callable[..., Outputs]]:
     """Decorate a function of one call, such as an `Attention`, to take those of its fields, and the required ones."""
     empty = {MISSING: Parameter.empty}

@@ -45,6 +45,7 @@ TRANSFORMER = {
     "activation": "gelu",
     "epsilon": 1e-3,
 }
+STACKS = {**TRANSFORMER, "num_layers": 2}
 NORM = {"features": 12, "epsilon": 2.0**-10}
 DECODER = {"vocab_size": 9, "embed_size": 4, "hidden_size": 6, "num_layers": 2}
 LAYER_OF: dict[str, tuple[str, dict[str, Any]]] = {
@@ -53,6 +54,15 @@ LAYER_OF: dict[str, tuple[str, dict[str, Any]]] = {
     "torch.nn.MultiheadAttention": ("MultiHeadAttention", {**HEADS, "key_size": 10, "value_size": 11}),
     "torch.nn.TransformerEncoderLayer": ("TransformerEncoderLayer", {**TRANSFORMER, "causal": True}),
     "torch.nn.TransformerDecoderLayer": ("TransformerDecoderLayer", TRANSFORMER),
+    "torch.nn.TransformerEncoder": (
+        "TransformerEncoder",
+        {**STACKS, "vocab_size": 9, "positions": "learned", "num_positions": 8, "causal": True},
+    ),
+    "torch.nn.TransformerDecoder": ("TransformerDecoder", {**STACKS, "vocab_size": 9, "positions": "none"}),
+    "torch.nn.Transformer": (
+        "TransformerTranslator",
+        {**STACKS, "source_vocab_size": 9, "target_vocab_size": 10, "positions": "sinusoidal"},
+    ),
     "torch.nn.LayerNorm": ("LayerNorm", NORM),
     "torch.nn.RMSNorm": ("RMSNorm", NORM),
     "keras.LayerNormalization": ("LayerNorm", NORM),

@@ -169,6 +169,39 @@ def test_a_transformer_layer_is_converted_with_the_options_that_no_array_shows(f
     assert result.output.splitlines()[-2] in page
 
 
+def test_a_whole_transformer_is_converted_with_the_embeddings_of_its_model(file, tmp_path: Path):
+    """As docs/porting.md has it."""
+    page = " ".join((ROOT / "docs" / "porting.md").read_text(encoding="utf-8").replace("\\\n", "").split())
+    options = {"num_heads": 4, "positions": "sinusoidal", "norm": "pre", "activation": "relu", "epsilon": 1e-5}
+    sizes = {"source_vocab_size": 60, "target_vocab_size": 70, "features": 24, "hidden_size": 48, "num_layers": 2}
+    parts = {"encoder.embedding": "source.", "decoder.embedding": "target.", "decoder.dense": "generator."}
+    layer, source = "TransformerTranslator", "torch.nn.Transformer"
+    arrays = drawn(layer, {**sizes, **options})
+    whole = weights.from_canonical(layer, arrays, source, prefix={"": "transformer.", **parts}, **options)
+    whole = {"unused": np.ones(2, np.float32)} | {name: array.astype(np.float32) for name, array in whole.items()}
+    given = (file(whole), "--to", "jax", "-o", tmp_path / "out.safetensors", "--validate", "no")
+    refused = squeezed(invoke(*given, "--from", source)).partition("Error: ")[2]
+    start, _, rest = refused.partition("transformer.decoder.embedding.weight")
+    end = "For parts" + rest.partition("For parts")[2].partition(" In options")[0]
+    assert start in page and end in page
+    entries = ["--prefix transformer.", *(f"--prefix {part}={prefix}" for part, prefix in parts.items())]
+    entries += [f"--set {name}={value}" for name, value in options.items()]
+    settings = " ".join(entries).replace("1e-05", "1e-5")
+    result = invoke(*given, *settings.split())
+    assert result.exit_code == 0 and settings in page, result.output
+    assert result.output.splitlines()[-2] in page
+    written = backends.load_arrays(tmp_path / "out.safetensors")
+    assert all(np.array_equal(written[name], array.astype(np.float32)) for name, array in arrays.items())
+
+
+def test_prefixes_of_parts_are_one_for_each(file, tmp_path: Path):
+    given = (file(GRU), "--to", "jax", "-o", tmp_path / "out.safetensors", "--validate", "no")
+    result = invoke(*given, "--prefix", "rnn=a.", "--prefix", "rnn=b.")
+    assert result.exit_code == 2 and "rnn has two prefixes, 'a.' and 'b.'." in squeezed(result)
+    result = invoke(*given, "--prefix", "rnn=a.")
+    assert result.exit_code == 2 and "no array begins with 'a.', the prefix of rnn." in squeezed(result)
+
+
 def test_padding_and_hidden_keys_come_with_a_warning(file, tmp_path: Path):
     """Of both sides: the one that the arrays come from, and the one that they go to."""
     result = invoke(file(GRU), "--to", "keras.GRU", "-o", tmp_path / "out.safetensors", "--validate", "no")

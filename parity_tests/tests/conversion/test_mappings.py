@@ -21,7 +21,9 @@ from parity_tests.conversion.validation import (
     validation_cases,
     with_parameters,
 )
+from parity_tests.judge.run import Run
 from parity_tests.tests.conversion.conversions import HEADS, SQUARE, drawn, failures, job, swapped, validated
+from parity_tests.third_party import layers
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.process import Job, Progress, Server
 from parity_tests.workers.recordings import Batch, Recording, batch_of
@@ -90,6 +92,35 @@ EXCHANGED = [
 """Arrays of equal shapes; the last two pairs are those of a decoder's layer."""
 OTHER = {"num_heads": 4, "norm": "post", "activation": "gelu_tanh", "epsilon": 1e-5}
 """Other values of the options that no array shows."""
+STACKS = {**TRANSFORMER, "num_layers": 2, "positions": "sinusoidal"}
+EXCHANGED_IN_STACKS = [
+    ("layers.0", "layers.1"),
+    ("encoder.embedding", "decoder.embedding"),
+    ("decoder.embedding", "decoder.dense.W"),
+    ("encoder.norm", "decoder.norm"),
+]
+
+
+def exchanged_parts(right: dict[str, np.ndarray], one: str, other: str) -> dict[str, np.ndarray]:
+    """The arrays of the one part under the names of the other, and back."""
+    names = {name: name.replace(one, "?").replace(other, one).replace("?", other) for name in right}
+    return {name: right[names[name]] for name in right}
+
+
+def with_option(
+    source: str,
+    raw: dict[str, np.ndarray],
+    layer: str,
+    config: dict[str, Any],
+    right: dict[str, np.ndarray],
+    server: Server,
+    changed: dict[str, Any],
+) -> Run:
+    """The verdicts on the source's layer with another value of an option."""
+    cells = cells_of(validation_cases(find(layer), {**config, **changed}, right), FULL)
+    batch = with_parameters(batch_of(cells), raw)
+    side = Side(server.job, raw, layers.framework_of(source))
+    return validate(find(layer), config, right, [side], recorder=lambda *_: server.answers(batch))
 
 
 @pytest.mark.frameworks("torch")
@@ -100,17 +131,38 @@ def test_every_wrong_mapping_and_option_of_a_transformer_layer_is_red(layer: str
     with Server(job(source)) as server, in_memory():
         assert not validated(source, raw, layer, TRANSFORMER, right, server).red
         for one, other in EXCHANGED[:pairs]:
-            names = {name: name.replace(one, "?").replace(other, one).replace("?", other) for name in right}
-            wrong = {name: right[names[name]] for name in right}
+            wrong = exchanged_parts(right, one, other)
             assert validated(source, raw, layer, TRANSFORMER, wrong, server).red, (one, other)
         for option, value in OTHER.items():
-            cells = cells_of(validation_cases(find(layer), {**TRANSFORMER, option: value}, right), FULL)
-            batch = with_parameters(batch_of(cells), raw)
-            side = Side(server.job, raw, "torch")
-            run = validate(
-                find(layer), TRANSFORMER, right, [side], recorder=lambda *_, sent=batch: server.answers(sent)
-            )
+            run = with_option(source, raw, layer, TRANSFORMER, right, server, {option: value})
             assert {one.dtype for one in run.red} == {"float64", "float32"}, option
+
+
+@pytest.mark.frameworks("torch")
+@pytest.mark.parametrize(
+    ("source", "vocabularies", "pairs"),
+    [
+        ("torch.nn.TransformerEncoder", {"vocab_size": 9}, 1),
+        ("torch.nn.Transformer", {"source_vocab_size": 9, "target_vocab_size": 9}, 4),
+    ],
+)
+def test_every_wrong_mapping_and_option_of_stacks_is_red(source: str, vocabularies: dict[str, int], pairs: int):
+    """A wrong order of norms does not fit the arrays: its last norm is refused or missing.
+
+    In float32, the approximation of gelu is within the tolerance of these logits.
+    """
+    layer, config = weights.SOURCES[source].layer, {**STACKS, **vocabularies}
+    right = drawn(layer, config)
+    raw = weights.from_canonical(layer, right, source, **config)
+    with Server(job(source)) as server, in_memory():
+        assert not validated(source, raw, layer, config, right, server).red
+        for one, other in EXCHANGED_IN_STACKS[:pairs]:
+            wrong = exchanged_parts(right, one, other)
+            assert validated(source, raw, layer, config, wrong, server).red, (one, other)
+        for option, value in {**OTHER, "positions": "none"}.items():
+            if option != "norm":
+                run = with_option(source, raw, layer, config, right, server, {option: value})
+                assert {one.dtype for one in run.red} >= {"float64"}, option
 
 
 def test_heads_that_are_interleaved_are_red(fake_job: Callable[..., Job]):

@@ -29,6 +29,7 @@ TRANSFORMER = {
     "activation": "gelu",
     "epsilon": 1e-3,
 }
+STACK = {**TRANSFORMER, "num_layers": 2, "positions": "learned", "num_positions": 9}
 CONFIGS: dict[str, dict[str, Any]] = {
     "GRU": {"input_size": 7, "hidden_size": 4},
     "LSTM": {"input_size": 7, "hidden_size": 4},
@@ -43,8 +44,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "RMSNorm": {"features": 6, "epsilon": 1e-3},
     "TransformerEncoderLayer": TRANSFORMER,
     "TransformerDecoderLayer": TRANSFORMER,
+    "TransformerEncoder": {**STACK, "vocab_size": 11},
+    "TransformerDecoder": {**STACK, "vocab_size": 11},
+    "TransformerTranslator": {**STACK, "source_vocab_size": 11, "target_vocab_size": 13},
 }
-UNSEEN = ("num_heads", "norm", "activation", "epsilon")
+UNSEEN = ("num_heads", "positions", "norm", "activation", "epsilon")
 """The options that no shape shows."""
 STACKS = [{}, {"num_layers": 2}, {"bidirectional": True}, {"num_layers": 2, "bidirectional": True}]
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.weights import SOURCES, WeightError, from_canonical, recognise, to_canonical
+from backends.weights import SOURCES, Prefix, WeightError, from_canonical, recognise, to_canonical
 from backends.weights.table import Source
-from parity_tests.tests.weights.arrays import CONFIGS, FORMS, canonical, drawn, refusal, same, torch_gru
+from parity_tests.tests.weights.arrays import CONFIGS, FORMS, Arrays, canonical, drawn, refusal, same, torch_gru
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,18 @@ def test_without_a_source_an_error_names_the_closest_sources():
 
 
 ENCODER = "TransformerEncoderLayer"
+STACK, TRANSLATOR = "torch.nn.TransformerEncoder", "TransformerTranslator"
+OPTIONS = {name: CONFIGS["TransformerEncoder"][name] for name in ("num_heads", "norm", "activation", "epsilon")}
+PASSED = (
+    " cannot be inferred from the shapes of the arrays: pass num_heads=..., norm=..., activation=..., epsilon=... ."
+)
+
+
+def stack(prefix: Prefix = "") -> Arrays:
+    """The arrays of an encoder of PyTorch with its embeddings."""
+    return from_canonical("TransformerEncoder", drawn("TransformerEncoder"), STACK, prefix=prefix, **OPTIONS)
+
+
 REFUSED: list[tuple[Any, str]] = [
     (lambda: to_canonical({}), "there are no arrays to convert."),
     (
@@ -137,6 +149,47 @@ REFUSED: list[tuple[Any, str]] = [
         lambda: from_canonical(ENCODER, drawn(ENCODER, num_key_heads=1), f"torch.nn.{ENCODER}", **CONFIGS[ENCODER]),
         "torch.nn.TransformerEncoderLayer holds self_attention.W_q (6, 6), self_attention.W_k (3, 6), "
         "self_attention.W_v (3, 6) in one array; their shapes must be equal.",
+    ),
+    (
+        lambda: to_canonical({f"tf.{n}": a for n, a in stack().items() if n != "embedding.weight"}, STACK, **OPTIONS),
+        "torch.nn.TransformerEncoder: missing: tf.embedding.weight; found: tf.positions.weight, "
+        "tf.layers.0.self_attn.in_proj_weight, tf.layers.1.self_attn.in_proj_weight, "
+        "tf.layers.0.self_attn.in_proj_bias, tf.layers.1.self_attn.in_proj_bias, "
+        "tf.layers.0.self_attn.out_proj.weight, tf.layers.1.self_attn.out_proj.weight, "
+        "tf.layers.0.self_attn.out_proj.bias and 19 more. For parts with other names, pass prefix={'': 'tf.', "
+        "'embedding': ...}.",
+    ),
+    (
+        lambda: to_canonical(stack(), STACK, prefix={"embedding": "tokens."}),
+        "no array begins with 'tokens.', the prefix of embedding.",
+    ),
+    (
+        lambda: to_canonical(stack(), STACK, prefix={"": "encoder."}),
+        "no array begins with 'encoder.', the prefix of the layer.",
+    ),
+    (lambda: to_canonical(stack(), STACK), "TransformerEncoder: num_heads, norm, activation, epsilon" + PASSED),
+    (
+        lambda: to_canonical({n: a for n, a in stack().items() if "positions" not in n}, STACK, norm="pre"),
+        "TransformerEncoder: num_heads, positions, activation, epsilon"
+        + PASSED.replace("norm=..., ", "positions=..., "),
+    ),
+    (
+        lambda: to_canonical({n: a for n, a in stack().items() if not n.startswith("norm")}, STACK, **OPTIONS),
+        "torch.nn.TransformerEncoder: norm.g (6,) of TransformerEncoder is missing.",
+    ),
+    (
+        lambda: stack({"embeddings": "tokens."}),
+        "there is no part 'embeddings'; the names begin with embedding, positions, layers, norm.",
+    ),
+    (
+        lambda: stack({"embedding": "tokens.", "positions": "tokens."}),
+        "tokens.weight is two different arrays: give their parts different prefixes.",
+    ),
+    (
+        lambda: from_canonical(
+            TRANSLATOR, drawn(TRANSLATOR, norm="post"), "torch.nn.Transformer", **{**OPTIONS, "norm": "post"}
+        ),
+        "torch.nn.Transformer: encoder.norm.g is missing, which encoder.norm.weight is made of.",
     ),
     (
         lambda: from_canonical(

@@ -77,7 +77,8 @@ def test_the_specification_of_the_issue_is_covered():
         *("tfa.LuongAttention", "attention_parity.torch", "attention_parity.tf", "attention_parity.jax"),
         *("attention_parity.mxnet", "torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoderLayer"),
         *("torch.nn.LayerNorm", "torch.nn.RMSNorm", "keras.LayerNormalization", "flax.nnx.LayerNorm"),
-        *("flax.nnx.RMSNorm", "gluon.nn.LayerNorm"),
+        *("flax.nnx.RMSNorm", "gluon.nn.LayerNorm", "torch.nn.TransformerEncoder", "torch.nn.TransformerDecoder"),
+        "torch.nn.Transformer",
     }
 
 

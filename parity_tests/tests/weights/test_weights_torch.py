@@ -97,6 +97,92 @@ def test_a_transformer_layer_and_its_canonical_arrays_compute_the_same(
     assert all(np.array_equal(array, back[key]) for key, array in arrays_of(layer).items())
 
 
+def with_drawn_parameters(module: torch.nn.Module) -> torch.nn.Module:
+    """The module in float64; biases and norms would begin at 0 and 1, which hides them."""
+    module = module.double().eval()
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(torch.from_numpy(uniform(name, tuple(parameter.shape))))
+    return module
+
+
+STACKED = {"num_heads": 3, "norm": "pre", "activation": "gelu", "epsilon": 1e-3, "positions": "none"}
+TRANSFORMER = {"activation": "gelu", "layer_norm_eps": 1e-3, "batch_first": True, "norm_first": True}
+SOURCE, INPUT = np.array([[1, 2, 3, 4], [4, 5, 6, 0]]), np.array([[1, 2, 3], [4, 5, 6]])
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_an_encoder_and_its_embedding_compute_the_same(norm: str, answered):
+    """By prefixes of their own, and by one; the last norm is the one of norm_first=True."""
+    layer = torch.nn.TransformerEncoderLayer(6, 3, 8, **{**TRANSFORMER, "norm_first": norm == "pre"})
+    last = torch.nn.LayerNorm(6, 1e-3) if norm == "pre" else None
+    encoder = torch.nn.TransformerEncoder(layer, 2, last, enable_nested_tensor=False)
+    parts = {"tokens": torch.nn.Embedding(7, 6), "stack": encoder, "classes": torch.nn.Linear(6, 2)}
+    model = with_drawn_parameters(torch.nn.ModuleDict(parts))
+    expected = model["stack"](6**0.5 * model["tokens"](torch.from_numpy(SOURCE))).detach().numpy()
+    arrays, options = arrays_of(model), {**STACKED, "norm": norm}
+    converted = weights.to_canonical(arrays, prefix={"": "stack.", "embedding": "tokens."}, **options)
+    assert converted.source == "torch.nn.TransformerEncoder" and converted.config["num_layers"] == 2
+    assert converted.used["embedding"] == ("tokens.weight",)
+    np.testing.assert_allclose(answered(converted, SOURCE)[0], expected, rtol=0, atol=1e-13)
+    one = weights.from_canonical(converted.layer, converted.arrays, converted.source, prefix="e.", **converted.config)
+    assert same(weights.to_canonical(one, **options).arrays, converted.arrays)
+
+
+class Translator(torch.nn.Module):
+    """A Transformer with embeddings of its own names, learned positions that both stacks share, and logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer = torch.nn.Transformer(6, 3, 2, 2, 8, **TRANSFORMER)
+        self.source, self.target = torch.nn.Embedding(7, 6), torch.nn.Embedding(9, 6)
+        self.place, self.generator = torch.nn.Embedding(5, 6), torch.nn.Linear(6, 9)
+
+    def embedded(self, tokens: np.ndarray, embedding: torch.nn.Embedding) -> torch.Tensor:
+        return 6**0.5 * embedding(torch.from_numpy(tokens)) + self.place(torch.arange(tokens.shape[1]))
+
+    def forward(self, source: np.ndarray, inputs: np.ndarray) -> torch.Tensor:
+        given = self.embedded(source, self.source), self.embedded(inputs, self.target)
+        return self.generator(self.transformer(*given, tgt_mask=torch.ones(3, 3).triu(1).bool()))
+
+
+PARTS = {"": "transformer.", "encoder.embedding": "source.", "decoder.embedding": "target."}
+PARTS |= {"encoder.positions": "place.", "decoder.positions": "place.", "decoder.dense": "generator."}
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_a_transformer_with_its_embeddings_computes_the_same(answered):
+    model = with_drawn_parameters(Translator())
+    expected, arrays = model(SOURCE, INPUT).detach().numpy(), arrays_of(model)
+    options = {**STACKED, "positions": "learned"}
+    converted = weights.to_canonical(arrays, prefix=PARTS, **options)
+    assert converted.layer == "TransformerTranslator" and converted.config["num_positions"] == 5
+    np.testing.assert_allclose(answered(converted, SOURCE, INPUT)[0], expected, rtol=0, atol=1e-13)
+    back = weights.from_canonical(converted.layer, converted.arrays, converted.source, prefix=PARTS, **converted.config)
+    assert same(dict(sorted(back.items())), dict(sorted(arrays.items())))
+    decoder = {"": "transformer.decoder.", "embedding": "target.", "positions": "place.", "dense": "generator."}
+    converted = weights.to_canonical(arrays, prefix=decoder, **options)
+    assert converted.source == "torch.nn.TransformerDecoder"
+    memory = uniform("memory", (2, 4, 6))
+    given = torch.from_numpy(memory), torch.ones(3, 3).triu(1).bool()
+    expected = model.generator(model.transformer.decoder(model.embedded(INPUT, model.target), *given))
+    np.testing.assert_allclose(answered(converted, INPUT, memory)[0], expected.detach().numpy(), rtol=0, atol=1e-13)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("layer", ["TransformerTranslator", "TransformerEncoder"])
+def test_a_last_norm_behind_norms_of_sums_is_refused(layer: str):
+    """PyTorch's Transformer has it, with norm_first=False, too: here it would be another function."""
+    parts = PARTS if layer == "TransformerTranslator" else {"": "transformer.encoder.", "embedding": "source."}
+    options = {**STACKED, "norm": "post", "positions": "learned" if layer == "TransformerTranslator" else "none"}
+    with pytest.raises(weights.WeightError) as refused:
+        weights.to_canonical(arrays_of(Translator()), prefix=parts, layer=layer, **options)
+    assert str(refused.value) == (
+        "norm='post' has no norm after the last layer, but the arrays contain one (norm.g): they cannot be converted "
+        "as a whole. Convert the layers and the norm one by one."
+    )
+
+
 @pytest.mark.parametrize(("name", "options"), [("LayerNorm", {}), ("LayerNorm", {"bias": False}), ("RMSNorm", {})])
 def test_a_normalization_and_its_canonical_arrays_compute_the_same(name: str, options: dict[str, bool], answered):
     layer = getattr(torch.nn, name)(5, eps=1e-3, dtype=torch.float64, **options)
@@ -234,6 +320,17 @@ def test_an_exported_layer_has_the_weights_that_it_was_exported_with(name: str, 
 
 
 # ------------------------------------------------------------------------------------------------ our own layers
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_whole_transformer_converts_through_its_state_dict(norm: str):
+    model = attention.TransformerTranslator(11, 13, 6, 3, 8, 2, positions="learned", num_positions=9, norm=norm)
+    arrays = {f"model.{name}": array for name, array in arrays_of(model).items()}
+    options = {"num_heads": 3, "norm": norm, "activation": "relu", "epsilon": 1e-5}
+    converted = weights.to_canonical(arrays, "attention_parity.torch", **options)
+    assert converted.layer == "TransformerTranslator" and same(converted.arrays, attention.get_parameters(model))
+    there = weights.from_canonical(converted.layer, converted.arrays, "attention_parity.torch", **converted.config)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in there.items()})
 
 
 def test_a_whole_translator_converts_through_its_state_dict(tmp_path: Path):

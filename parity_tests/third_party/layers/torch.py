@@ -14,7 +14,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import backends.torch
 from backends.torch import runtime
 from parity_tests.third_party.layers.shared import RECURRENT, backend_layers, matching, part_of
-from parity_tests.third_party.signatures import Attention, Outputs, Recurrent, Transformer, takes
+from parity_tests.third_party.signatures import Attention, Outputs, Recurrent, Stacks, Transformer, takes
+from parity_tests.workers.target import NotImplementedHere
 
 Parameters: TypeAlias = dict[str, torch.Tensor]
 Tensor: TypeAlias = torch.Tensor
@@ -93,19 +94,24 @@ ACTIVATIONS = {
 }
 
 
-def transformer(made: type[nn.TransformerEncoderLayer] | type[nn.TransformerDecoderLayer], call: Transformer) -> Any:
-    """A layer with the parameters of the call."""
-    layer = made(
-        call.inputs.shape[-1],
+def made(kind: Any, features: int, call: Transformer | Stacks, **sizes: int) -> Any:
+    """A Transformer of PyTorch, or a layer of one, with the options of the call."""
+    return kind(
+        features,
         call.num_heads,
-        call.hidden_size,
+        dim_feedforward=call.hidden_size,
         activation=ACTIVATIONS[call.activation],
         layer_norm_eps=call.epsilon,
         batch_first=True,
         norm_first=call.norm == "pre",
         bias=call.bias,
+        **sizes,
     )
-    return loaded(layer, call.parameters)
+
+
+def transformer(kind: type[nn.TransformerEncoderLayer] | type[nn.TransformerDecoderLayer], call: Transformer) -> Any:
+    """A layer with the parameters of the call."""
+    return loaded(made(kind, call.inputs.shape[-1], call), call.parameters)
 
 
 def weights_of(attention: nn.MultiheadAttention) -> list[Tensor]:
@@ -154,6 +160,95 @@ def TransformerDecoderLayer(call: Transformer) -> Outputs:
     hidden = None if call.valid_lens is None else hidden_keys(memory, call.valid_lens)
     outputs = layer(call.inputs, memory, later_steps(call.inputs), memory_key_padding_mask=hidden)
     return outputs, *weights, *self_weights
+
+
+# ------------------------------------------------------------------------------------------------ stacks
+
+STACKED = ("valid_lens", "features", "num_layers", "positions", *SUBLAYERS[1:])
+
+
+def last_norm(call: Stacks) -> nn.LayerNorm | None:
+    """The norm at the end of a stack, which PyTorch takes as an argument."""
+    return nn.LayerNorm(call.features, call.epsilon, bias=call.bias) if call.norm == "pre" else None
+
+
+def between(stack: nn.Module, parameters: Parameters, start: str = "") -> None:
+    """Give a stack what a model has around it, under the names of our tables: embeddings, and a projection."""
+    for name in ("embedding", "positions"):
+        if f"{start}{name}.weight" in parameters:
+            setattr(stack, name, nn.Embedding(*parameters[f"{start}{name}.weight"].shape))
+    if f"{start}dense.weight" in parameters:
+        stack.dense = nn.Linear(*reversed(parameters[f"{start}dense.weight"].shape))
+
+
+def embedded(stack: Any, tokens: Tensor, call: Stacks) -> Tensor:
+    """The input of a stack: √features times the embedded tokens, and their positions."""
+    vectors = call.features**0.5 * stack.embedding(tokens.long())
+    steps = torch.arange(tokens.shape[1])
+    if call.positions == "learned":
+        return vectors + stack.positions(steps)
+    if call.positions == "none":
+        return vectors
+    if call.positions != "sinusoidal":
+        raise NotImplementedHere(f"nothing here adds positions={call.positions!r}")
+    rates = 10000.0 ** (-torch.arange(0, call.features, 2, dtype=torch.float64) / call.features)
+    angles = steps[:, None] * rates
+    return vectors + torch.stack((angles.sin(), angles.cos()), -1).flatten(1).to(vectors)
+
+
+def encoded(stack: nn.TransformerEncoder, tokens: Tensor, call: Stacks) -> tuple[Tensor, Tensor]:
+    """The outputs of an encoder, and the weights of all layers and heads; padded steps are 0 around every layer."""
+    weights = [weights_of(layer.self_attn) for layer in stack.layers]
+    inputs = embedded(stack, tokens, call)
+    mask, hidden = later_steps(inputs) if call.causal else None, None
+    if call.valid_lens is not None:
+        hidden = hidden_keys(inputs, call.valid_lens)
+        inputs = inputs.masked_fill(hidden[..., None], 0.0)
+        for module in (*stack.layers, stack):
+            module.register_forward_hook(lambda _, inputs, outputs: outputs.masked_fill(hidden[..., None], 0.0))
+    return stack(inputs, mask, hidden), torch.stack([of_heads for (of_heads,) in weights])
+
+
+def decoded(stack: nn.TransformerDecoder, tokens: Tensor, memory: Tensor, call: Stacks) -> tuple[Tensor, Tensor]:
+    """The logits of a decoder, and the weights of all layers and heads over the memory."""
+    weights = [weights_of(layer.multihead_attn) for layer in stack.layers]
+    inputs = embedded(stack, tokens, call)
+    hidden = None if call.valid_lens is None else hidden_keys(memory, call.valid_lens)
+    outputs = stack(inputs, memory, later_steps(inputs), memory_key_padding_mask=hidden)
+    return stack.dense(outputs), torch.stack([of_heads for (of_heads,) in weights])
+
+
+@takes(Stacks, "tokens", *STACKED, "causal")
+def TransformerEncoder(call: Stacks) -> Outputs:
+    """torch.nn.TransformerEncoder behind an nn.Embedding."""
+    layer = made(nn.TransformerEncoderLayer, call.features, call)
+    stack = nn.TransformerEncoder(layer, call.num_layers, last_norm(call), enable_nested_tensor=False)
+    between(stack, call.parameters)
+    return encoded(loaded(stack, call.parameters), call.tokens, call)
+
+
+@takes(Stacks, "tokens", "encoder_outputs", *STACKED, "per_head")
+def TransformerDecoder(call: Stacks) -> Outputs:
+    """torch.nn.TransformerDecoder between an nn.Embedding and an nn.Linear."""
+    stack = nn.TransformerDecoder(
+        made(nn.TransformerDecoderLayer, call.features, call), call.num_layers, last_norm(call)
+    )
+    between(stack, call.parameters)
+    logits, weights = decoded(loaded(stack, call.parameters), call.tokens, call.encoder_outputs, call)
+    return logits, weights if call.per_head else weights[-1].mean(1)
+
+
+@takes(Stacks, "source", "inputs", *STACKED)
+def TransformerTranslator(call: Stacks) -> Outputs:
+    """torch.nn.Transformer between an nn.Embedding of each language and an nn.Linear."""
+    sizes = {"num_encoder_layers": call.num_layers, "num_decoder_layers": call.num_layers}
+    model = made(nn.Transformer, call.features, call, **sizes)
+    for name in ("encoder", "decoder"):
+        between(getattr(model, name), call.parameters, f"{name}.")
+    model = loaded(model, call.parameters)
+    memory, _ = encoded(model.encoder, call.source, call)
+    logits, weights = decoded(model.decoder, call.inputs, memory, call)
+    return logits, weights[-1].mean(1)
 
 
 # ------------------------------------------------------------------------------------------------ from their formulas
