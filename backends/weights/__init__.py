@@ -245,7 +245,7 @@ def _candidates(
 ) -> list[str]:
     """The sources that fit all arrays, or all under the prefix."""
     every = [fit for source in _tables() for fit in fits(source, arrays, prefix, options)]
-    every.sort(key=lambda fit: len(fit.found), reverse=True)  # a layer before the layers inside it
+    every.sort(key=_rank)
     names = list(dict.fromkeys(fit.source.name for fit in every if fit.complete))
     names = names or [source.name for source in _tables() if _covered([fit for fit in every if fit.source is source])]
     if names:
@@ -307,6 +307,11 @@ def _trouble(fit: Fit) -> str:
         return f"missing: {_shortened(fit.missing)}; found: {_shortened(list(fit.found)) or 'none'}.{elsewhere}"
     advice = f"pass prefix={fit.prefix!r}" if fit.prefix else "take them out"
     return f"left over: {_shortened(fit.left_over)}. If they belong to something else, {advice}."
+
+
+def _rank(fit: Fit) -> tuple[int, int]:
+    """A layer comes before the layers inside it; of two with the same arrays, the one with fewer sizes."""
+    return -len(fit.found), sum(map(len, fit.sizes.values()))
 
 
 def _absent_parts(fit: Fit) -> list[str]:

@@ -168,6 +168,9 @@ def _heads(shapes: Shapes, options: Options) -> dict[str, Any]:
         "hidden_size": _size(shapes, "W_q", 2, 0),
         "bias": any(name.startswith("b_") for name in shapes),
     }
+    keys = _size(shapes, "W_k", 2, 0)
+    if keys != config["hidden_size"] and "num_heads" in options:
+        config["num_key_heads"] = options["num_heads"] * keys // config["hidden_size"]
     scored = inner(shapes, "scored")
     if not scored:  # of the scores without parameters this is the usual one
         return {"score": options.get("score", "scaled_dot"), **config}
@@ -191,14 +194,11 @@ def _feed_forward(shapes: Shapes, options: Options) -> dict[str, Any]:
 def _transformer_layer(shapes: Shapes, options: Options) -> dict[str, Any]:
     config = _feed_forward(inner(shapes, "feed_forward"), {})
     attention = inner(shapes, "self_attention")
-    config["score"] = _heads(attention, options)["score"]
+    config |= {name: value for name, value in _heads(attention, options).items() if name in ("score", "num_key_heads")}
     if config["bias"]:
         config["rms"] = "norm_1.b" not in shapes
     elif "rms" not in options:  # then LayerNorm and RMSNorm have the same arrays
         raise _unseen("a Transformer layer without biases", "rms", "false, true")
-    queries, keys = (_size(attention, name, 2, 0) for name in ("W_q", "W_k"))
-    if keys != queries and "num_heads" in options:
-        config["num_key_heads"] = options["num_heads"] * keys // queries
     return config
 
 

@@ -22,7 +22,7 @@ from parity_tests.conversion.validation import (
     with_parameters,
 )
 from parity_tests.judge.run import Run
-from parity_tests.tests.conversion.conversions import HEADS, SQUARE, drawn, failures, job, swapped, validated
+from parity_tests.tests.conversion.conversions import HEADS, SQUARE, drawn, failures, job, of, swapped, validated
 from parity_tests.third_party import layers
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.process import Job, Progress, Server
@@ -123,18 +123,34 @@ def with_option(
     return validate(find(layer), config, right, [side], recorder=lambda *_: server.answers(batch))
 
 
-@pytest.mark.frameworks("torch")
-@pytest.mark.parametrize(("layer", "pairs"), [("TransformerEncoderLayer", 3), ("TransformerDecoderLayer", 5)])
-def test_every_wrong_mapping_and_option_of_a_transformer_layer_is_red(layer: str, pairs: int):
-    right, source = drawn(layer, TRANSFORMER), f"torch.nn.{layer}"
-    raw = weights.from_canonical(layer, right, source, **TRANSFORMER)
+KERAS_HUB = {"norm": "post", "activation": "silu", "epsilon": 1e-5}
+"""Those of KerasHub's layers, whose arrays show the heads; TensorFlow's gelu is not precise in float64."""
+CAUSAL = {"causal": True}
+
+
+@pytest.mark.parametrize(
+    ("source", "layer", "pairs", "changed", "others"),
+    [
+        of("torch.nn.TransformerEncoderLayer", "TransformerEncoderLayer", 3, {}, OTHER),
+        of("torch.nn.TransformerDecoderLayer", "TransformerDecoderLayer", 5, {}, OTHER),
+        of("keras_hub.TransformerEncoder", "TransformerEncoderLayer", 3, {}, KERAS_HUB),
+        of("keras_hub.TransformerDecoder", "TransformerDecoderLayer", 5, {}, KERAS_HUB),
+        of("keras_hub.TransformerDecoder", "TransformerEncoderLayer", 3, CAUSAL, {**KERAS_HUB, "causal": False}),
+    ],
+)
+def test_every_wrong_mapping_and_option_of_a_transformer_layer_is_red(
+    source: str, layer: str, pairs: int, changed: dict[str, Any], others: dict[str, Any]
+):
+    config = {**TRANSFORMER, **changed, "activation": "gelu" if others is OTHER else "relu"}
+    right = drawn(layer, config)
+    raw = weights.from_canonical(layer, right, source, **config)
     with Server(job(source)) as server, in_memory():
-        assert not validated(source, raw, layer, TRANSFORMER, right, server).red
+        assert not validated(source, raw, layer, config, right, server).red
         for one, other in EXCHANGED[:pairs]:
             wrong = exchanged_parts(right, one, other)
-            assert validated(source, raw, layer, TRANSFORMER, wrong, server).red, (one, other)
-        for option, value in OTHER.items():
-            run = with_option(source, raw, layer, TRANSFORMER, right, server, {option: value})
+            assert validated(source, raw, layer, config, wrong, server).red, (one, other)
+        for option, value in others.items():
+            run = with_option(source, raw, layer, config, right, server, {option: value})
             assert {one.dtype for one in run.red} == {"float64", "float32"}, option
 
 

@@ -78,7 +78,8 @@ def test_the_specification_of_the_issue_is_covered():
         *("attention_parity.mxnet", "torch.nn.TransformerEncoderLayer", "torch.nn.TransformerDecoderLayer"),
         *("torch.nn.LayerNorm", "torch.nn.RMSNorm", "keras.LayerNormalization", "flax.nnx.LayerNorm"),
         *("flax.nnx.RMSNorm", "gluon.nn.LayerNorm", "torch.nn.TransformerEncoder", "torch.nn.TransformerDecoder"),
-        "torch.nn.Transformer",
+        *("torch.nn.Transformer", "keras.GroupQueryAttention", "keras.RMSNormalization"),
+        *("keras_hub.TransformerEncoder", "keras_hub.TransformerDecoder"),
     }
 
 

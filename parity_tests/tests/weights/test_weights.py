@@ -55,10 +55,18 @@ HEADS = {"flax.linen.MultiHeadDotProductAttention", "flax.nnx.MultiHeadAttention
 SHARED: dict[tuple[str, ...], set[str]] = {
     tuple(row.name for row in SOURCES["flax.nnx.MultiHeadAttention"].rows if row.axes): HEADS,
     tuple(row.name for row in SOURCES["flax.linen.MultiHeadDotProductAttention"].rows if row.axes): HEADS,
+    tuple(row.spelled(0) for row in SOURCES["keras.MultiHeadAttention"].rows): {
+        "keras.GroupQueryAttention",
+        "keras.MultiHeadAttention",
+    },
+    tuple(row.spelled(1) for row in SOURCES["keras_hub.TransformerEncoder"].rows): {
+        "keras_hub.TransformerDecoder",
+        "keras_hub.TransformerEncoder",
+    },
     ("gamma", "beta"): {"gluon.nn.LayerNorm", "keras.LayerNormalization"},
     ("weight",): {"torch.nn.LayerNorm", "torch.nn.RMSNorm"},
-    ("scale",): {"flax.nnx.LayerNorm", "flax.nnx.RMSNorm", "keras.AdditiveAttention"},
-    ("vars/0",): {"keras.LayerNormalization", "keras.AdditiveAttention"},
+    ("scale",): {"flax.nnx.LayerNorm", "flax.nnx.RMSNorm", "keras.AdditiveAttention", "keras.RMSNormalization"},
+    ("vars/0",): {"keras.LayerNormalization", "keras.AdditiveAttention", "keras.RMSNormalization"},
 }
 """The sources of arrays with the same names and shapes."""
 
@@ -85,6 +93,30 @@ def test_sources_with_the_same_arrays_are_reported_and_the_first_is_used():
     converted = to_canonical(written)
     assert same(converted.arrays, arrays) and converted.source == "flax.linen.MultiHeadDotProductAttention"
     assert converted.notes[-1] == "flax.nnx.MultiHeadAttention would give the same arrays."
+
+
+def test_heads_that_share_keys_are_those_of_the_layer_that_has_them():
+    """With as many heads of keys as of queries, its arrays are those of the layer without them."""
+    for count, source in ((2, "keras.MultiHeadAttention"), (1, "keras.GroupQueryAttention")):
+        arrays = drawn("MultiHeadAttention", num_key_heads=count)
+        converted = to_canonical(from_canonical("MultiHeadAttention", arrays, "keras.GroupQueryAttention", num_heads=2))
+        assert converted.source == source and same(converted.arrays, arrays)
+        assert converted.config.get("num_key_heads", 2) == count
+    assert refusal(lambda: from_canonical("MultiHeadAttention", arrays, "keras.MultiHeadAttention", num_heads=2)) == (
+        "keras.MultiHeadAttention cannot have arrays of these shapes: query/kernel from (8, 6), query/bias from (8,), "
+        "key/kernel from (4, 5), key/bias from (4,), value/kernel from (4, 7), value/bias from (4,), "
+        "attention_output/kernel from (6, 8), attention_output/bias from (6,)."
+    )
+
+
+def test_a_layer_of_self_attention_alone_may_be_causal_or_not():
+    """KerasHub's file does not say whether it is of an encoder, or of a decoder without cross-attention."""
+    arrays, options = canonical(SOURCES["keras_hub.TransformerEncoder"])
+    written = from_canonical("TransformerEncoderLayer", arrays, "keras_hub.TransformerEncoder", spelling=1, **options)
+    assert refusal(lambda: to_canonical(written, **options)) == (
+        "the arrays fit keras_hub.TransformerDecoder and keras_hub.TransformerEncoder: pass source=... , one of them."
+    )
+    assert to_canonical(written, "keras_hub.TransformerDecoder", **options).config["causal"]
 
 
 # ------------------------------------------------------------------------------------------------ by hand

@@ -94,21 +94,44 @@ def test_reset_after_false_is_refused(tmp_path: Path):
 
 @pytest.mark.parametrize("kind", ["file", "paths"])
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("name", "heads", "key_size", "value_size"),
+    [("MultiHeadAttention", (3, 4), 7, 9), ("GroupQueryAttention", (4, 6, 2), 6, 6)],
+)
 def test_multi_head_attention_and_its_canonical_arrays_compute_the_same(
-    bias: bool, kind: str, tmp_path: Path, answered
+    name: str,
+    heads: tuple[int, ...],
+    key_size: int,
+    value_size: int,
+    bias: bool,
+    kind: str,
+    tmp_path: Path,
+    answered,
 ):
-    queries, values, keys = (keras.Input(shape, dtype="float64") for shape in ((4, 6), (5, 9), (5, 7)))
-    layer = keras.layers.MultiHeadAttention(3, 4, use_bias=bias, dtype="float64")
+    shapes = (4, 6), (5, value_size), (5, key_size)
+    queries, values, keys = (keras.Input(shape, dtype="float64") for shape in shapes)
+    layer = getattr(keras.layers, name)(*heads, use_bias=bias, dtype="float64")
     outputs = layer(queries, values, keys, return_attention_scores=True)
     model = drawn(keras.Model([queries, values, keys], outputs))
-    given = uniform("q", (2, 4, 6)), uniform("v", (2, 5, 9)), uniform("k", (2, 5, 7))
+    given = [uniform(name, (2, *shape)) for name, shape in zip("qvk", shapes, strict=True)]
     arrays = saved(model, tmp_path) if kind == "file" else paths(model)
-    assert weights.recognise(arrays) == ["keras.MultiHeadAttention"]
+    assert f"keras.{name}" in weights.recognise(arrays)
     converted = weights.to_canonical(arrays)
+    assert converted.source == f"keras.{name}"
     context, mean = answered(converted, given[0], given[2], given[1])
-    expected = model(list(given))
+    expected = model(given)
     np.testing.assert_allclose(context, expected[0], rtol=0, atol=1e-14)
     np.testing.assert_allclose(mean, np.mean(expected[1], axis=1), rtol=0, atol=1e-14)
+
+
+def test_a_gate_behind_the_heads_is_refused(tmp_path: Path):
+    queries = keras.Input((4, 6))
+    model = keras.Model(queries, keras.layers.GroupQueryAttention(4, 4, 2, use_gate=True)(queries, queries))
+    for arrays in (paths(model), saved(model, tmp_path)):
+        with pytest.raises(
+            weights.WeightError, match=r"gate.* \(6, 4, 4\): use_gate multiplies the outputs of the heads"
+        ):
+            weights.to_canonical(arrays, "keras.GroupQueryAttention")
 
 
 def test_heads_of_another_size_for_the_values_are_refused():
@@ -119,11 +142,16 @@ def test_heads_of_another_size_for_the_values_are_refused():
 
 
 @pytest.mark.parametrize("kind", ["file", "paths"])
-@pytest.mark.parametrize("center", [True, False])
-def test_a_normalization_and_its_canonical_arrays_compute_the_same(center: bool, kind: str, tmp_path: Path, answered):
-    model = model_of(keras.layers.LayerNormalization(epsilon=2.0**-10, center=center, dtype="float64"))
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("LayerNormalization", {"center": True}), ("LayerNormalization", {"center": False}), ("RMSNormalization", {})],
+)
+def test_a_normalization_and_its_canonical_arrays_compute_the_same(
+    name: str, options: dict[str, bool], kind: str, tmp_path: Path, answered
+):
+    model = model_of(getattr(keras.layers, name)(epsilon=2.0**-10, dtype="float64", **options))
     arrays = saved(model, tmp_path) if kind == "file" else paths(model)
-    converted = weights.to_canonical(arrays, "keras.LayerNormalization", epsilon=2.0**-10)
+    converted = weights.to_canonical(arrays, f"keras.{name}", epsilon=2.0**-10)
     np.testing.assert_allclose(answered(converted, INPUTS), model(INPUTS), rtol=0, atol=1e-14)
 
 

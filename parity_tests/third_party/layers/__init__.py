@@ -24,6 +24,7 @@ FRAMEWORKS = {"torch": "torch", "keras": "tf", "flax": "jax", "mxnet": "mxnet", 
 LIBRARIES = {
     "torch.nn": "torch",
     "keras": "keras",
+    "keras_hub": "keras",
     "flax.linen": "flax:linen_layers",
     "flax.nnx": "flax:nnx_layers",
     "gluon.nn": "mxnet",
@@ -37,6 +38,7 @@ LIBRARIES = {
 
 PLACES = {name: LIBRARIES[name.rpartition(".")[0]] for name, source in SOURCES.items() if not source.framework} | {
     "flax.nnx.OptimizedLSTMCell": "flax:nnx_optimized",
+    "keras.GroupQueryAttention": "keras:grouped",
     f"textbook.Encoder{IN_GLUON}": "mxnet",
     f"textbook.BahdanauDecoder{IN_GLUON}": "mxnet",
     "attention_parity.torch": "torch:attention_parity",

@@ -1,10 +1,12 @@
-"""Keras' own layers, and TensorFlow Addons' attention, as targets: parameters are those of a .weights.h5 file."""
+"""Layers of Keras and KerasHub, and TensorFlow Addons' attention, as targets; parameters as in a .weights.h5 file."""
 
 from __future__ import annotations
 
 import operator
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -15,7 +17,7 @@ import tensorflow as tf
 import backends.tf
 from backends.tf import runtime
 from parity_tests.third_party.layers.shared import RECURRENT, backend_layers, matching, stacked
-from parity_tests.third_party.signatures import Attention, Outputs, Recurrent, takes
+from parity_tests.third_party.signatures import Attention, Outputs, Recurrent, Transformer, takes
 from parity_tests.workers.target import NotImplementedHere
 
 Parameters: TypeAlias = dict[str, tf.Tensor]
@@ -95,21 +97,46 @@ def recurrent(made: type[keras.layers.GRU] | type[keras.layers.LSTM]) -> Callabl
 GRU, LSTM = recurrent(keras.layers.GRU), recurrent(keras.layers.LSTM)
 
 
-@takes(Attention, "valid_lens", "num_heads", "query_size", "hidden_size", "bias", "per_head")
-def MultiHeadAttention(call: Attention) -> Outputs:
-    """keras.layers.MultiHeadAttention: attention_mask is True where a key is open; values come before keys."""
-    queries, keys, values = call.queries, call.keys, call.values
-    head_size = (call.hidden_size or call.query_size) // call.num_heads
+PROJECTIONS = ("query_dense", "key_dense", "value_dense", "output_dense")
+HEADS = ("valid_lens", "num_heads", "query_size", "hidden_size", "bias", "per_head")
+
+
+def multi_head(queries: Tensor, num_heads: int, head_size: int, bias: bool) -> keras.layers.MultiHeadAttention:
+    """A keras.layers.MultiHeadAttention for those queries."""
     scale = head_size**-0.5
     if queries.dtype == tf.float64 and float(tf.constant(scale, tf.float32)) != scale:
         raise NotImplementedHere(f"Keras holds the scale 1/√{head_size} in float32, also in a layer of float64")
-    layer = keras.layers.MultiHeadAttention(call.num_heads, head_size, use_bias=call.bias, dtype=queries.dtype.name)
+    return keras.layers.MultiHeadAttention(num_heads, head_size, use_bias=bias, dtype=queries.dtype.name)
+
+
+def attended(layer: keras.layers.Layer, call: Attention) -> Outputs:
+    """Context and weights: attention_mask is True where a key is open; values come before keys."""
+    queries, keys, values = call.queries, call.keys, call.values
     layer.build(queries.shape, values.shape, keys.shape)
-    load(layer, call.parameters, ("query_dense", "key_dense", "value_dense", "output_dense"))
+    load(layer, call.parameters, PROJECTIONS)
     mask = open_steps(keys, call.valid_lens)
     rows = None if mask is None else mask[:, None, :]
     context, weights = layer(queries, values, keys, attention_mask=rows, return_attention_scores=True)
     return context, weights if call.per_head else tf.reduce_mean(weights, axis=1)
+
+
+@takes(Attention, *HEADS)
+def MultiHeadAttention(call: Attention) -> Outputs:
+    """keras.layers.MultiHeadAttention."""
+    size = (call.hidden_size or call.query_size) // call.num_heads
+    return attended(multi_head(call.queries, call.num_heads, size, call.bias), call)
+
+
+@takes(Attention, *HEADS, "num_key_heads")
+def group_query(call: Attention) -> Outputs:
+    """keras.layers.GroupQueryAttention."""
+    size = (call.hidden_size or call.query_size) // call.num_heads
+    heads = call.num_heads, call.num_key_heads or call.num_heads
+    dtype = call.queries.dtype.name
+    return attended(keras.layers.GroupQueryAttention(size, *heads, use_bias=call.bias, dtype=dtype), call)
+
+
+grouped = SimpleNamespace(MultiHeadAttention=group_query)
 
 
 @takes(Attention, "valid_lens")
@@ -133,6 +160,98 @@ def LayerNorm(parameters: Parameters, inputs: Tensor, *, bias: bool = True, epsi
     layer.build(inputs.shape)
     load(layer, parameters)
     return layer(inputs)
+
+
+def RMSNorm(parameters: Parameters, inputs: Tensor, *, epsilon: float) -> Tensor:
+    """keras.layers.RMSNormalization."""
+    layer = keras.layers.RMSNormalization(epsilon=epsilon, dtype=inputs.dtype.name)
+    layer.build(inputs.shape)
+    load(layer, parameters)
+    return layer(inputs)
+
+
+# ------------------------------------------------------------------------------------------------ KerasHub
+
+SUBLAYERS = ("valid_lens", "num_heads", "norm", "activation", "epsilon")
+ACTIVATIONS = {
+    "relu": keras.activations.relu,
+    "gelu": partial(keras.activations.gelu, approximate=False),
+    "gelu_tanh": partial(keras.activations.gelu, approximate=True),
+    "silu": keras.activations.silu,
+}
+
+
+def inside(parameters: Parameters, *parts: str) -> Parameters:
+    """The arrays of a layer inside another one, whose name begins with an underscore in a file."""
+    found: Parameters = {}
+    for name, array in parameters.items():
+        words = name.split("/")
+        places = [place for place, word in enumerate(words) if word.removeprefix("_") in parts]
+        found |= {"/".join(words[place + 1 :]): array for place in places}
+    return found
+
+
+def sublayers(call: Transformer, masks: Mapping[str, Tensor | None]) -> tuple[Tensor, list[Tensor]]:
+    """The outputs of KerasHub's layers, made of Keras' as they are, and the weights of each attention."""
+    x, weights, head_size = call.inputs, [], call.inputs.shape[-1] // call.num_heads
+    if x.dtype == tf.float64 and call.activation.startswith("gelu"):
+        raise NotImplementedHere("TensorFlow holds the constants of gelu in float32, also for float64")
+
+    def attend(name: str, queries: Tensor) -> Tensor:
+        keys = queries if name == "self_attention" else call.encoder_outputs
+        layer = multi_head(queries, call.num_heads, head_size, True)
+        layer.build(queries.shape, keys.shape)
+        load(layer, inside(call.parameters, name, f"{name}_layer"), PROJECTIONS)
+        context, of_heads = layer(queries, keys, attention_mask=masks[name], return_attention_scores=True)
+        weights.append(of_heads)
+        return context
+
+    def network(x: Tensor) -> Tensor:
+        for part, activation in (("intermediate", ACTIVATIONS[call.activation]), ("output", None)):
+            arrays = inside(call.parameters, f"feedforward_{part}_dense")
+            (outputs,) = min((array.shape for array in arrays.values()), key=len)
+            layer = keras.layers.Dense(outputs, activation, dtype=x.dtype.name)
+            layer.build(x.shape)
+            load(layer, arrays)
+            x = layer(x)
+        return x
+
+    for name in (*masks, "feedforward"):
+        function = network if name == "feedforward" else partial(attend, name)
+        norm = partial(LayerNorm, inside(call.parameters, f"{name}_layer_norm"), epsilon=call.epsilon)
+        x = x + function(norm(x)) if call.norm == "pre" else norm(x + function(x))
+    return x, weights
+
+
+def earlier_steps(inputs: Tensor) -> Tensor:
+    """True where a step is not later than the one that attends, (1, steps, steps)."""
+    return tf.linalg.band_part(tf.ones((1, inputs.shape[1], inputs.shape[1]), tf.bool), -1, 0)
+
+
+@takes(Transformer, *SUBLAYERS, "causal")
+def TransformerEncoderLayer(call: Transformer) -> Outputs:
+    """keras_hub.layers.TransformerEncoder, or TransformerDecoder without cross-attention, from their source code.
+
+    They compute padded steps, too: here these are 0 before and after, as in the specification.
+    """
+    opened, mask = open_steps(call.inputs, call.valid_lens), earlier_steps(call.inputs) if call.causal else None
+    if opened is None:
+        outputs, weights = sublayers(call, {"self_attention": mask})
+        return outputs, *weights
+    real = tf.cast(opened, call.inputs.dtype)[..., None]
+    mask = opened[:, None, :] if mask is None else mask & opened[:, None, :]
+    outputs, weights = sublayers(replace(call, inputs=call.inputs * real), {"self_attention": mask})
+    return outputs * real, *weights
+
+
+@takes(Transformer, "encoder_outputs", *SUBLAYERS)
+def TransformerDecoderLayer(call: Transformer) -> Outputs:
+    """keras_hub.layers.TransformerDecoder with cross-attention, from its source code."""
+    opened = open_steps(call.encoder_outputs, call.valid_lens)
+    cross = None if opened is None else opened[:, None, :]
+    masks = {"self_attention": earlier_steps(call.inputs), "cross_attention": cross}
+    outputs, (self_weights, weights) = sublayers(call, masks)
+    return outputs, weights, self_weights
 
 
 # ------------------------------------------------------------------------------------------------ from their formulas
