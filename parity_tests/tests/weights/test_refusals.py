@@ -274,3 +274,21 @@ def test_layers_in_the_wrong_order_do_not_make_a_stack():
     written = from_canonical("GRU", drawn("GRU", num_layers=2), "keras.GRU", prefix=("a/", "b/"))
     with pytest.raises(WeightError, match=r"GRU: 1\.W has shape \(3, 4, 7\), expected \(3, 4, 4\)\.$"):
         to_canonical(written, prefix=("b/", "a/"))
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        {"embedding": "tokens."},
+        {"": "stack.", "embedding": "tokens."},
+        {"": "stack.", "embedding": "stack.tokens.", "layers.0": "first/"},
+    ],
+    ids=str,
+)
+def test_a_part_may_have_a_prefix_of_its_own(prefix: dict[str, str]):
+    """Also one inside the prefix of the rest, or where the rest has none."""
+    written = stack(prefix)
+    assert f"{prefix['embedding']}weight" in written and f"{prefix.get('', '')}norm.weight" in written
+    converted = to_canonical(written, prefix=prefix, **OPTIONS)
+    assert same(converted.arrays, drawn("TransformerEncoder"))
+    assert converted.used["embedding"] == (f"{prefix['embedding']}weight",)
