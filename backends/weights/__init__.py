@@ -409,5 +409,5 @@ def _written_for_a_backend(
     config, _ = whole_config(layer, {key: array.shape for key, array in arrays.items()}, options)
     made = backend_layers.write(framework, layer, config, arrays)
     if spelling:
-        made = {backend_layers.to_h5(path): array for path, array in made.items()}
+        made = {backend_layers.to_h5(path, layer.name): array for path, array in made.items()}
     return {prefix + path: array for path, array in made.items()}

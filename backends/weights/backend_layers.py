@@ -89,6 +89,7 @@ def read(
     if prefix is not None:
         names = {name: original for name, original in names.items() if name.startswith(plain(prefix))}
     if framework == "tf":
+        names = {IN_LISTS.sub(_numbered, name): original for name, original in names.items()}
         names = {
             _from_h5(name, {other: arrays[original].ndim for other, original in names.items()}): original
             for name, original in names.items()
@@ -217,6 +218,14 @@ ALONE = {(1, 0): "g", (1, 1): "b", (2, 0): "P"}
 """The variables of a layer without others, by the number of axes and their own number; w is a scalar."""
 
 
+IN_LISTS = re.compile(r"(?<![^.])layers\.transformer_(?:en|de)coder_layer(?:_(\d{1,4}))?(?=\.)")
+"""Matches a layer of a stack, which Keras numbers by the name of its class."""
+
+
+def _numbered(match: re.Match[str]) -> str:
+    return f"layers.{match[1] or 0}"
+
+
 def _from_h5(name: str, axes: Mapping[str, int]) -> str:
     """The path of attributes of a variable that a .weights.h5 file numbers; other names as they are.
 
@@ -240,12 +249,15 @@ def _from_h5(name: str, axes: Mapping[str, int]) -> str:
     return within + next((variable for key, variable in BESIDE.items() if key in beside), alone)
 
 
-def to_h5(path: str) -> str:
-    """The name in a .weights.h5 file of a backend variable with that path of attributes."""
+def to_h5(path: str, layer: str) -> str:
+    """The name in a .weights.h5 file of a variable of a backend's layer, with that path of attributes."""
     match = re.fullmatch(r"(?P<start>(?:.*\.)?(?:backward_)?layers)\.(?P<layer>\d+)\.(?P<name>\w+)", path)
     if match:
         number = "" if match["layer"] == "0" else f"_{match['layer']}"
         variables = BRIDGED if match["name"] in BRIDGED[1:] else GATED
         return f"{match['start']}.weights{number}.vars.{variables.index(match['name'])}".replace(".", "/")
+    stack = "decoder" if layer == "TransformerDecoder" or path.startswith("decoder.") else "encoder"
+    of_class = f"layers.transformer_{stack}_layer"
+    path = re.sub(r"(?<![^.])layers\.(\d+)(?=\.)", lambda match: of_class + f"_{match[1]}" * (match[1] != "0"), path)
     owner, _, name = path.rpartition(".")
     return f"{owner + '.' if owner else ''}vars.{int(name in ('bias', 'b'))}".replace(".", "/")

@@ -181,6 +181,7 @@ class Holder(keras.Model):
 
 
 TRANSFORMER = {"num_heads": 2, "norm": "pre", "activation": "gelu", "epsilon": 1e-3}
+STACK = {"features": 6, "hidden_size": 8, "num_layers": 3, **TRANSFORMER}
 V = {"vocab_size": 11, "embed_size": 5, "hidden_size": 4}
 OURS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "AdditiveAttention": ({"query_size": 3, "key_size": 5, "hidden_size": 4}, {}),
@@ -192,6 +193,12 @@ OURS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "FeedForward": ({"features": 6, "hidden_size": 8, "gated": True}, {"activation": "relu"}),
     "TransformerEncoderLayer": ({"features": 6, "hidden_size": 8, **TRANSFORMER}, TRANSFORMER),
     "TransformerDecoderLayer": ({"features": 6, "hidden_size": 8, "memory_size": 5, **TRANSFORMER}, TRANSFORMER),
+    "TransformerEncoder": ({**STACK, "vocab_size": 11}, {**TRANSFORMER, "positions": "sinusoidal"}),
+    "TransformerDecoder": ({**STACK, "vocab_size": 11, "memory_size": 5}, {**TRANSFORMER, "positions": "sinusoidal"}),
+    "TransformerTranslator": (
+        {**STACK, "source_vocab_size": 11, "target_vocab_size": 13, "positions": "learned", "num_positions": 9},
+        TRANSFORMER,
+    ),
     "GRU": ({"input_size": 5, "hidden_size": 4, "num_layers": 2, "bidirectional": True}, {}),
     "Bridge": ({"hidden_size": 4, "num_layers": 2, "method": "project"}, {"method": "project"}),
     "BahdanauDecoder": ({**V, "num_layers": 2, "memory_size": 6, "initial": "learned", "readout": "maxout"}, {}),
