@@ -76,6 +76,14 @@ _POSITIONS = (
     ),
 )
 
+LAST_NORM = Option(
+    "last_norm",
+    "bool",
+    "whether the outputs of the last layer are normalized; with norm='pre' only if None",
+    "None",
+    keyword_only=True,
+)
+
 # ------------------------------------------------------------------------------------------------ stacks
 
 
@@ -114,7 +122,8 @@ def _stack_parts(layer: Layer, sizes: Sizes) -> dict[str, Part]:
         parts["positions"] = Part(LEARNED_POSITIONS, config)
     config = {option.name: sizes[option.name] for option in layer.options}
     parts |= {f"layers.{number}": Part(layer, config) for number in range(sizes["num_layers"])}
-    return parts | ({"norm": _norm(sizes)} if sizes["norm"] == "pre" else {})
+    last_norm = sizes["norm"] == "pre" if sizes["last_norm"] is None else sizes["last_norm"]
+    return parts | ({"norm": _norm(sizes)} if last_norm else {})
 
 
 _EMBEDDED_DROPOUT = Tensor(
@@ -123,7 +132,7 @@ _EMBEDDED_DROPOUT = Tensor(
     f"factor of the embedded tokens with their positions: {_FACTORS}",
     optional=True,
 )
-_EMBEDDED = "x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'"
+_EMBEDDED = "x = √features embedding[tokens] + positions, then each of the layers, then the last norm"
 _PARAMETERS = (
     Parameter(EMBEDDING.name, ("vocab_size", "features"), EMBEDDING.meaning, "features"),
     Parameter(
@@ -136,7 +145,7 @@ _PARAMETERS = (
 _STACKED = {
     "positions": "the LearnedPositions, if positions='learned'",
     "layers.{layer}": "the layers",
-    "norm": "the last LayerNorm or RMSNorm, if norm='pre'",
+    "norm": "the last LayerNorm or RMSNorm, with last_norm",
 }
 
 TRANSFORMER_ENCODER = Layer(
@@ -152,6 +161,7 @@ TRANSFORMER_ENCODER = Layer(
         _NUM_LAYERS,
         *_POSITIONS,
         *TRANSFORMER_ENCODER_LAYER.options[3:],
+        LAST_NORM,
     ),
     parameters=_PARAMETERS,
     methods=(
@@ -327,6 +337,7 @@ TRANSFORMER_DECODER = Layer(
         _MEMORY_SIZE,
         *_POSITIONS,
         *_SUBLAYERS,
+        LAST_NORM,
         TIED,
     ),
     parameters=(

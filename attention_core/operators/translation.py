@@ -28,6 +28,7 @@ from attention_core.operators.recurrent import BIDIRECTIONAL, HIDDEN_SIZE, NUM_L
 from attention_core.operators.transformer import (
     _NUM_LAYERS,
     _POSITIONS,
+    LAST_NORM,
     TIED,
     TRANSFORMER_DECODER,
     TRANSFORMER_ENCODER,
@@ -247,7 +248,7 @@ def _transformer_sizes(config: Config) -> Sizes:
 
 
 def _stacks(sizes: Sizes) -> dict[str, Part]:
-    config = {option.name: sizes[option.name] for option in (*_STACK, *_POSITIONS, *_SUBLAYERS)}
+    config = {option.name: sizes[option.name] for option in (*_STACK, *_POSITIONS, *_SUBLAYERS, LAST_NORM)}
     embedding = {"embedding": "decoder.embedding"} if sizes["shared"] else {}
     decoder = {"vocab_size": sizes["target_vocab_size"], **config, "tied": sizes["tied"]}
     return {
@@ -281,6 +282,7 @@ TRANSFORMER_TRANSLATOR = Layer(
     source=VASWANI_LAYERS,
     options=(
         *(_SOURCE_VOCAB_SIZE, _TARGET_VOCAB_SIZE, *_STACK, *_POSITIONS, *_SUBLAYERS),
+        LAST_NORM,
         TIED,
         Option("shared", "bool", "whether encoder and decoder have one embedding", "False", keyword_only=True),
     ),

@@ -52,7 +52,7 @@ class TransformerEncoder(Stack):
     """Embed tokens and run layers of self-attention over them.
 
     outputs = x
-    x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+    x = √features embedding[tokens] + positions, then each of the layers, then the last norm
 
     Args:
         vocab_size: number of token ids
@@ -85,13 +85,14 @@ class TransformerEncoder(Stack):
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
         causal (default False): whether a step attends only to itself and earlier ones
+        last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
     Parameters:
         embedding: (vocab_size, features), one row for each token id
         bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
             positions='relative'
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
-        norm.*: the last LayerNorm or RMSNorm, if norm='pre'
+        norm.*: the last LayerNorm or RMSNorm, with last_norm
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
@@ -126,6 +127,7 @@ class TransformerEncoder(Stack):
         epsilon: float = 1e-5,
         dropout: float = 0.0,
         causal: bool = False,
+        last_norm: bool | None = None,
     ) -> None:
         super().__init__(
             vocab_size=vocab_size,
@@ -149,6 +151,7 @@ class TransformerEncoder(Stack):
             epsilon=epsilon,
             dropout=dropout,
             causal=causal,
+            last_norm=last_norm,
         )
 
     def __call__(
@@ -167,7 +170,7 @@ class TransformerEncoder(Stack):
         """Encode a batch of token sequences.
 
         outputs = x
-        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        x = √features embedding[tokens] + positions, then each of the layers, then the last norm
 
         Tokens of padded steps must be in the vocabulary, and have no effect.
 
@@ -238,7 +241,7 @@ class TransformerDecoder(Stack):
     """Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.
 
     logits = dense.W x + dense.b, or embedding x if tied
-    x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+    x = √features embedding[tokens] + positions, then each of the layers, then the last norm
     step t attends to the steps up to t, and to the encoder's outputs
 
     Args:
@@ -272,6 +275,7 @@ class TransformerDecoder(Stack):
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
         tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
             Press and Wolf 2017, section 2, arXiv:1608.05859
     Parameters:
@@ -282,7 +286,7 @@ class TransformerDecoder(Stack):
         dense.b: (vocab_size,), biases of the logits, unless tied
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
-        norm.*: the last LayerNorm or RMSNorm, if norm='pre'
+        norm.*: the last LayerNorm or RMSNorm, with last_norm
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
@@ -317,6 +321,7 @@ class TransformerDecoder(Stack):
         bias: bool = True,
         epsilon: float = 1e-5,
         dropout: float = 0.0,
+        last_norm: bool | None = None,
         tied: bool = False,
     ) -> None:
         super().__init__(
@@ -341,6 +346,7 @@ class TransformerDecoder(Stack):
             bias=bias,
             epsilon=epsilon,
             dropout=dropout,
+            last_norm=last_norm,
             tied=tied,
         )
 
@@ -398,7 +404,7 @@ class TransformerDecoder(Stack):
         """Decode one token.
 
         logits = dense.W x + dense.b, or embedding x if tied
-        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        x = √features embedding[tokens] + positions, then each of the layers, then the last norm
         step t attends to the steps up to t, and to the encoder's outputs
 
         The keys and values of earlier steps are those of the state: nothing is computed twice. The mask of the memory
@@ -451,7 +457,7 @@ class TransformerDecoder(Stack):
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
         logits = dense.W x + dense.b, or embedding x if tied
-        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        x = √features embedding[tokens] + positions, then each of the layers, then the last norm
         step t attends to the steps up to t, and to the encoder's outputs
 
         Args:

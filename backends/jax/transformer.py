@@ -46,7 +46,7 @@ class TransformerEncoder(Specified):
     """Embed tokens and run layers of self-attention over them.
 
     outputs = x
-    x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+    x = √features embedding[tokens] + positions, then each of the layers, then the last norm
 
     Args:
         vocab_size: number of token ids
@@ -79,6 +79,7 @@ class TransformerEncoder(Specified):
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
         causal (default False): whether a step attends only to itself and earlier ones
+        last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
         dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
             parameters, and inputs of another one are refused
         param_dtype: floating type of the parameters
@@ -89,7 +90,7 @@ class TransformerEncoder(Specified):
             positions='relative'
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
-        norm.*: the last LayerNorm or RMSNorm, if norm='pre'
+        norm.*: the last LayerNorm or RMSNorm, with last_norm
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
@@ -124,6 +125,7 @@ class TransformerEncoder(Specified):
         epsilon: float = 1e-5,
         dropout: float = 0.0,
         causal: bool = False,
+        last_norm: bool | None = None,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
@@ -151,6 +153,7 @@ class TransformerEncoder(Specified):
             epsilon=epsilon,
             dropout=dropout,
             causal=causal,
+            last_norm=last_norm,
         )
         made: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         parts = self.specification.inside(self.sizes)
@@ -161,7 +164,7 @@ class TransformerEncoder(Specified):
         self.layers = nnx.List(
             TransformerEncoderLayer(**parts[f"layers.{number}"].config, **made) for number in range(num_layers)
         )
-        self.norm = norm_layer(parts["norm"], dtype=dtype, param_dtype=param_dtype) if norm == "pre" else None
+        self.norm = norm_layer(parts["norm"], dtype=dtype, param_dtype=param_dtype) if "norm" in parts else None
         self.dropout = dropout_layer(dropout, rngs)
 
     @at_dtype
@@ -181,7 +184,7 @@ class TransformerEncoder(Specified):
         """Encode a batch of token sequences.
 
         outputs = x
-        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        x = √features embedding[tokens] + positions, then each of the layers, then the last norm
 
         Tokens of padded steps must be in the vocabulary, and have no effect.
 
@@ -250,7 +253,7 @@ class TransformerDecoder(Specified):
     """Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.
 
     logits = dense.W x + dense.b, or embedding x if tied
-    x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+    x = √features embedding[tokens] + positions, then each of the layers, then the last norm
     step t attends to the steps up to t, and to the encoder's outputs
 
     Args:
@@ -284,6 +287,7 @@ class TransformerDecoder(Specified):
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
         tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
             Press and Wolf 2017, section 2, arXiv:1608.05859
         dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
@@ -298,7 +302,7 @@ class TransformerDecoder(Specified):
         dense.b: (vocab_size,), biases of the logits, unless tied
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
-        norm.*: the last LayerNorm or RMSNorm, if norm='pre'
+        norm.*: the last LayerNorm or RMSNorm, with last_norm
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
@@ -333,6 +337,7 @@ class TransformerDecoder(Specified):
         bias: bool = True,
         epsilon: float = 1e-5,
         dropout: float = 0.0,
+        last_norm: bool | None = None,
         tied: bool = False,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -361,6 +366,7 @@ class TransformerDecoder(Specified):
             bias=bias,
             epsilon=epsilon,
             dropout=dropout,
+            last_norm=last_norm,
             tied=tied,
         )
         made: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
@@ -372,7 +378,7 @@ class TransformerDecoder(Specified):
         self.layers = nnx.List(
             TransformerDecoderLayer(**parts[f"layers.{number}"].config, **made) for number in range(num_layers)
         )
-        self.norm = norm_layer(parts["norm"], dtype=dtype, param_dtype=param_dtype) if norm == "pre" else None
+        self.norm = norm_layer(parts["norm"], dtype=dtype, param_dtype=param_dtype) if "norm" in parts else None
         self.dense = None if tied else nnx.Linear(features, vocab_size, **made)
         self.dropout = dropout_layer(dropout, rngs)
 
@@ -426,7 +432,7 @@ class TransformerDecoder(Specified):
         """Decode one token.
 
         logits = dense.W x + dense.b, or embedding x if tied
-        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        x = √features embedding[tokens] + positions, then each of the layers, then the last norm
         step t attends to the steps up to t, and to the encoder's outputs
 
         The keys and values of earlier steps are those of the state: nothing is computed twice. The mask of the memory
@@ -470,7 +476,7 @@ class TransformerDecoder(Specified):
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
         logits = dense.W x + dense.b, or embedding x if tied
-        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        x = √features embedding[tokens] + positions, then each of the layers, then the last norm
         step t attends to the steps up to t, and to the encoder's outputs
 
         Args:

@@ -41,7 +41,7 @@ class TransformerEncoder(Specified):
     """Embed tokens and run layers of self-attention over them.
 
     outputs = x
-    x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+    x = √features embedding[tokens] + positions, then each of the layers, then the last norm
 
     Args:
         vocab_size: number of token ids
@@ -74,6 +74,7 @@ class TransformerEncoder(Specified):
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
         causal (default False): whether a step attends only to itself and earlier ones
+        last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
         dtype: floating type of the parameters
         name: the layer's name in Keras
     Parameters:
@@ -82,7 +83,7 @@ class TransformerEncoder(Specified):
             positions='relative'
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
-        norm.*: the last LayerNorm or RMSNorm, if norm='pre'
+        norm.*: the last LayerNorm or RMSNorm, with last_norm
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
@@ -117,6 +118,7 @@ class TransformerEncoder(Specified):
         epsilon: float = 1e-5,
         dropout: float = 0.0,
         causal: bool = False,
+        last_norm: bool | None = None,
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
@@ -142,6 +144,7 @@ class TransformerEncoder(Specified):
             epsilon=epsilon,
             dropout=dropout,
             causal=causal,
+            last_norm=last_norm,
             dtype=dtype,
             name=name,
         )
@@ -156,7 +159,7 @@ class TransformerEncoder(Specified):
                 TransformerEncoderLayer(**parts[f"layers.{number}"].config, dtype=policy, name=f"layer_{number}")
                 for number in range(num_layers)
             ]
-            self.norm = norm_layer(parts["norm"], dtype=policy, name="norm") if norm == "pre" else None
+            self.norm = norm_layer(parts["norm"], dtype=policy, name="norm") if "norm" in parts else None
             for layer in (self.embedding, self.positions, *self.layers, self.norm):
                 if layer is not None:
                     layer.build(None)
@@ -179,7 +182,7 @@ class TransformerEncoder(Specified):
         """Encode a batch of token sequences.
 
         outputs = x
-        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        x = √features embedding[tokens] + positions, then each of the layers, then the last norm
 
         Tokens of padded steps must be in the vocabulary, and have no effect.
 
@@ -264,7 +267,7 @@ class TransformerDecoder(Specified):
     """Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.
 
     logits = dense.W x + dense.b, or embedding x if tied
-    x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+    x = √features embedding[tokens] + positions, then each of the layers, then the last norm
     step t attends to the steps up to t, and to the encoder's outputs
 
     Args:
@@ -298,6 +301,7 @@ class TransformerDecoder(Specified):
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
         tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
             Press and Wolf 2017, section 2, arXiv:1608.05859
         dtype: floating type of the parameters
@@ -310,7 +314,7 @@ class TransformerDecoder(Specified):
         dense.b: (vocab_size,), biases of the logits, unless tied
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
-        norm.*: the last LayerNorm or RMSNorm, if norm='pre'
+        norm.*: the last LayerNorm or RMSNorm, with last_norm
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
@@ -345,6 +349,7 @@ class TransformerDecoder(Specified):
         bias: bool = True,
         epsilon: float = 1e-5,
         dropout: float = 0.0,
+        last_norm: bool | None = None,
         tied: bool = False,
         dtype: str | tf.DType | None = None,
         name: str | None = None,
@@ -371,6 +376,7 @@ class TransformerDecoder(Specified):
             bias=bias,
             epsilon=epsilon,
             dropout=dropout,
+            last_norm=last_norm,
             tied=tied,
             dtype=dtype,
             name=name,
@@ -386,7 +392,7 @@ class TransformerDecoder(Specified):
                 TransformerDecoderLayer(**parts[f"layers.{number}"].config, dtype=policy, name=f"layer_{number}")
                 for number in range(num_layers)
             ]
-            self.norm = norm_layer(parts["norm"], dtype=policy, name="norm") if norm == "pre" else None
+            self.norm = norm_layer(parts["norm"], dtype=policy, name="norm") if "norm" in parts else None
             for layer in (self.embedding, self.positions, *self.layers, self.norm):
                 if layer is not None:
                     layer.build(None)
@@ -440,7 +446,7 @@ class TransformerDecoder(Specified):
         """Decode one token.
 
         logits = dense.W x + dense.b, or embedding x if tied
-        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        x = √features embedding[tokens] + positions, then each of the layers, then the last norm
         step t attends to the steps up to t, and to the encoder's outputs
 
         The keys and values of earlier steps are those of the state: nothing is computed twice. The mask of the memory
@@ -485,7 +491,7 @@ class TransformerDecoder(Specified):
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
         logits = dense.W x + dense.b, or embedding x if tied
-        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        x = √features embedding[tokens] + positions, then each of the layers, then the last norm
         step t attends to the steps up to t, and to the encoder's outputs
 
         Args:

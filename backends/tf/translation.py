@@ -347,6 +347,7 @@ class TransformerTranslator(EncoderDecoder):
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
         tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
             Press and Wolf 2017, section 2, arXiv:1608.05859
         shared (default False): whether encoder and decoder have one embedding
@@ -389,6 +390,7 @@ class TransformerTranslator(EncoderDecoder):
         bias: bool = True,
         epsilon: float = 1e-5,
         dropout: float = 0.0,
+        last_norm: bool | None = None,
         tied: bool = False,
         shared: bool = False,
         dtype: str | tf.DType | None = None,
@@ -416,6 +418,7 @@ class TransformerTranslator(EncoderDecoder):
             bias=bias,
             epsilon=epsilon,
             dropout=dropout,
+            last_norm=last_norm,
             tied=tied,
             shared=shared,
             dtype=dtype,

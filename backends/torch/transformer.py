@@ -41,7 +41,7 @@ class TransformerEncoder(Specified):
     """Embed tokens and run layers of self-attention over them.
 
     outputs = x
-    x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+    x = √features embedding[tokens] + positions, then each of the layers, then the last norm
 
     Args:
         vocab_size: number of token ids
@@ -74,6 +74,7 @@ class TransformerEncoder(Specified):
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
         causal (default False): whether a step attends only to itself and earlier ones
+        last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
         dtype: floating type of the parameters
         device: where to allocate
     Parameters:
@@ -82,7 +83,7 @@ class TransformerEncoder(Specified):
             positions='relative'
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
-        norm.*: the last LayerNorm or RMSNorm, if norm='pre'
+        norm.*: the last LayerNorm or RMSNorm, with last_norm
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
@@ -117,6 +118,7 @@ class TransformerEncoder(Specified):
         epsilon: float = 1e-5,
         dropout: float = 0.0,
         causal: bool = False,
+        last_norm: bool | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -142,6 +144,7 @@ class TransformerEncoder(Specified):
             epsilon=epsilon,
             dropout=dropout,
             causal=causal,
+            last_norm=last_norm,
         )
         placed: dict[str, Any] = {"dtype": dtype, "device": device}
         parts = self.specification.inside(self.sizes)
@@ -152,7 +155,7 @@ class TransformerEncoder(Specified):
         self.layers = nn.ModuleList(
             TransformerEncoderLayer(**parts[f"layers.{number}"].config, **placed) for number in range(num_layers)
         )
-        self.norm = norm_layer(parts["norm"], **placed) if norm == "pre" else None
+        self.norm = norm_layer(parts["norm"], **placed) if "norm" in parts else None
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -171,7 +174,7 @@ class TransformerEncoder(Specified):
         """Encode a batch of token sequences.
 
         outputs = x
-        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        x = √features embedding[tokens] + positions, then each of the layers, then the last norm
 
         Tokens of padded steps must be in the vocabulary, and have no effect.
 
@@ -240,7 +243,7 @@ class TransformerDecoder(Specified):
     """Embed tokens and run layers of causal self-attention and attention to an encoder's outputs over them.
 
     logits = dense.W x + dense.b, or embedding x if tied
-    x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+    x = √features embedding[tokens] + positions, then each of the layers, then the last norm
     step t attends to the steps up to t, and to the encoder's outputs
 
     Args:
@@ -274,6 +277,7 @@ class TransformerDecoder(Specified):
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
+        last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
         tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
             Press and Wolf 2017, section 2, arXiv:1608.05859
         dtype: floating type of the parameters
@@ -286,7 +290,7 @@ class TransformerDecoder(Specified):
         dense.b: (vocab_size,), biases of the logits, unless tied
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
-        norm.*: the last LayerNorm or RMSNorm, if norm='pre'
+        norm.*: the last LayerNorm or RMSNorm, with last_norm
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
@@ -321,6 +325,7 @@ class TransformerDecoder(Specified):
         bias: bool = True,
         epsilon: float = 1e-5,
         dropout: float = 0.0,
+        last_norm: bool | None = None,
         tied: bool = False,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -347,6 +352,7 @@ class TransformerDecoder(Specified):
             bias=bias,
             epsilon=epsilon,
             dropout=dropout,
+            last_norm=last_norm,
             tied=tied,
         )
         placed: dict[str, Any] = {"dtype": dtype, "device": device}
@@ -358,7 +364,7 @@ class TransformerDecoder(Specified):
         self.layers = nn.ModuleList(
             TransformerDecoderLayer(**parts[f"layers.{number}"].config, **placed) for number in range(num_layers)
         )
-        self.norm = norm_layer(parts["norm"], **placed) if norm == "pre" else None
+        self.norm = norm_layer(parts["norm"], **placed) if "norm" in parts else None
         self.dense = None if tied else nn.Linear(features, vocab_size, **placed)
         self.dropout = nn.Dropout(dropout)
 
@@ -409,7 +415,7 @@ class TransformerDecoder(Specified):
         """Decode one token.
 
         logits = dense.W x + dense.b, or embedding x if tied
-        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        x = √features embedding[tokens] + positions, then each of the layers, then the last norm
         step t attends to the steps up to t, and to the encoder's outputs
 
         The keys and values of earlier steps are those of the state: nothing is computed twice. The mask of the memory
@@ -452,7 +458,7 @@ class TransformerDecoder(Specified):
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
         logits = dense.W x + dense.b, or embedding x if tied
-        x = √features embedding[tokens] + positions, then each of the layers, then the norm of norm='pre'
+        x = √features embedding[tokens] + positions, then each of the layers, then the last norm
         step t attends to the steps up to t, and to the encoder's outputs
 
         Args:

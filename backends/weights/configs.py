@@ -213,11 +213,11 @@ def _stack(shapes: Shapes, options: Options) -> dict[str, Any]:
     config |= {"vocab_size": _size(shapes, "embedding", 2, 0), "num_layers": _depth(inner(shapes, "layers"))}
     if "positions.P" in shapes:
         config |= {"positions": "learned", "num_positions": _size(shapes, "positions.P", 2, 0)}
-    if options.get("norm") == "post" and "norm.g" in shapes:
-        raise WeightError(
-            "norm='post' has no norm after the last layer, but the arrays contain one (norm.g): they cannot be "
-            "converted as a whole. Convert the layers and the norm one by one."
-        )
+    if "bias_table" in shapes:
+        config |= {"positions": "relative", "num_buckets": _size(shapes, "bias_table", 2, 0)}
+    last_norm = "norm.g" in shapes
+    if last_norm != (options.get("norm") == "pre"):
+        config["last_norm"] = last_norm
     return config
 
 
@@ -227,7 +227,10 @@ def _transformer_decoder(shapes: Shapes, options: Options) -> dict[str, Any]:
 
 
 def _transformer_translator(shapes: Shapes, options: Options) -> dict[str, Any]:
-    encoder, decoder = (_stack(inner(shapes, part), options) for part in ("encoder", "decoder"))
+    parts = {part: inner(shapes, part) for part in ("encoder", "decoder")}
+    if options.get("shared") and "embedding" in parts["decoder"]:
+        parts["encoder"]["embedding"] = parts["decoder"]["embedding"]
+    encoder, decoder = (_stack(part, options) for part in parts.values())
     vocabularies = {"source_vocab_size": encoder.pop("vocab_size"), "target_vocab_size": decoder["vocab_size"]}
     return {**vocabularies, **encoder}
 

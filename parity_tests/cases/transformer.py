@@ -221,6 +221,8 @@ def encoder_cases() -> Iterator[Case]:
     masked = {**ragged, "mask": open_steps(4), "bias": drawn_bias(name, 4)}
     for label, shows, options in POSITIONED:
         yield case(label, shows, ragged, {**ENCODER, **options}, DTYPES if label == "rotary" else FULL)
+    yield case("last_norm", "Outputs that are normalized once more.", ragged, {**ENCODER, "last_norm": True})
+    yield case("no_last_norm", "None behind the last layer.", ragged, {**ENCODER, **PRE, "last_norm": False}, EXACT)
     relative = {**POSITIONED[-1][2], "causal": True}
     yield case("relative_causal", "Buckets of earlier steps, a mask and a bias.", masked, {**ENCODER, **relative})
     alibi = {**PRE, "positions": "alibi", "score": "additive"}
@@ -261,6 +263,8 @@ def decoder_cases() -> Iterator[Case]:
     for label, shows, options in POSITIONED:
         yield case(label, shows, given, {**DECODER, **options})
     yield case("tied", "The embedding gives the logits.", given, {**DECODER, "tied": True}, DTYPES)
+    yield case("last_norm", "The features are normalized once more.", given, {**DECODER, "last_norm": True}, EXACT)
+    yield case("no_last_norm", "None behind the last layer.", given, {**DECODER, **PRE, "last_norm": False}, EXACT)
     hidden = {**given, "encoder_outputs": hidden_steps(encoded, lens)}
     yield case("hidden", "NaN and inf in hidden keys.", hidden, DECODER)
     seen = draws.integers(f"{name}.mask", (5, 4, 9), 3, SEED) > 0

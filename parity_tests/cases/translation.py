@@ -184,6 +184,7 @@ def transformer_cases() -> Iterator[Case]:
     yield case("no_positions", "No positions.", ragged, EXACT, {"positions": "none"})
     rotary = {"positions": "rotary", "rotary_base": 50.0, "rotary_layout": "concatenated"}
     yield case("rotary", "Rotated queries and keys.", ragged, FULL, rotary)
+    yield case("last_norm", "Encoder and decoder as torch.nn.Transformer has them.", ragged, EXACT, {"last_norm": True})
     relative = {"positions": "relative", "num_buckets": 6, "max_distance": 5}
     yield case("relative", "A table of distances in the encoder, and one in the decoder.", ragged, FULL, relative)
     one = {"source_vocab_size": 13, "target_vocab_size": 13, "shared": True}

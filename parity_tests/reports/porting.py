@@ -214,7 +214,7 @@ PORTING: dict[str, Porting] = {
             "head_mask multiplies the output of a head, not its weights.",
             "Heads that share keys are neighbours, as with repeat_interleave, in Llama and with enable_gqa of PyTorch; "
             "keys that are tiled belong to other heads.",
-            "With rotary_layout, every feature of a head is rotated, as in Llama; the rates are those of the head size. "
+            "With rotary_layout, every feature of a head is rotated, as in Llama, at the rates of the head size. "
             "Keys are prepared rotated, so that a cache is extended without touching them; the queries of a step get "
             "their position as offset.",
         ),
@@ -420,7 +420,7 @@ PORTING: dict[str, Porting] = {
             "Embedded tokens are multiplied by √features, as in the paper; BERT and GPT-2 do not: divide their "
             "embedding by √features.",
             "torch.nn.TransformerEncoder has neither embedding nor positions, and its last norm is an argument. Here "
-            "norm='pre' has one.",
+            "norm='pre' has one, unless last_norm=False; torch.nn.Transformer has one in any case.",
             "T5 is positions='relative', 32 buckets, score='dot', norm='pre', rms=True and bias=False: the table is in "
             "its first layer, and used by all; its embedding is not scaled.",
             "Llama is positions='rotary', norm='pre', rms=True, gated=True, activation='silu' and bias=False.",
@@ -453,7 +453,7 @@ PORTING: dict[str, Porting] = {
         ("torch.nn.Transformer", "sequence-to-sequence Transformer", "d2l Transformer"),
         (
             "torch.nn.Transformer takes what is embedded already, norms both stacks at their end even with "
-            "norm_first=False, and hides the padding of the source from the decoder only with "
+            "norm_first=False (last_norm=True), and hides the padding of the source from the decoder only with "
             "memory_key_padding_mask, which is not its src_key_padding_mask.",
             "Source and target have an embedding each, and the logits a projection of their own; Vaswani et al. share "
             "all three: shared=True and tied=True.",

@@ -107,6 +107,7 @@ class Stacks:
     num_layers: int = 1
     positions: str = "sinusoidal"
     norm: str = "post"
+    last_norm: bool | None = None
     activation: str = "relu"
     bias: bool = True
     epsilon: float = 1e-5

@@ -1,6 +1,6 @@
 """PyTorch's Transformer between the nn.Embedding of each language and the nn.Linear that a model has around it.
 
-Both stacks end with a norm, also with norm_first=False, where the specification's have none: only norm='pre' is held.
+Both stacks end with a norm, also with norm_first=False: that is last_norm=True.
 https://docs.pytorch.org/docs/stable/generated/torch.nn.Transformer.html
 """
 

@@ -1,6 +1,6 @@
 """PyTorch's TransformerDecoder between the nn.Embedding and the nn.Linear that a model has around it.
 
-The last norm is optional in PyTorch; here norm='pre' has one, and norm='post' has none.
+The last norm is optional, as that of last_norm.
 https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerDecoder.html
 """
 

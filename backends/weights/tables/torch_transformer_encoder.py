@@ -1,6 +1,6 @@
 """PyTorch's TransformerEncoder behind the nn.Embedding that a model has before it, and that of learned positions.
 
-The last norm is optional in PyTorch; here norm='pre' has one, and norm='post' has none.
+The last norm is optional, as that of last_norm.
 https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoder.html
 """
 

@@ -111,11 +111,12 @@ TRANSFORMER = {"activation": "gelu", "layer_norm_eps": 1e-3, "batch_first": True
 SOURCE, INPUT = np.array([[1, 2, 3, 4], [4, 5, 6, 0]]), np.array([[1, 2, 3], [4, 5, 6]])
 
 
+@pytest.mark.parametrize("last_norm", [True, False])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_an_encoder_and_its_embedding_compute_the_same(norm: str, answered):
-    """By prefixes of their own, and by one; the last norm is the one of norm_first=True."""
+def test_an_encoder_and_its_embedding_compute_the_same(norm: str, last_norm: bool, answered):
+    """By prefixes of their own, and by one; the last norm is found in the arrays."""
     layer = torch.nn.TransformerEncoderLayer(6, 3, 8, **{**TRANSFORMER, "norm_first": norm == "pre"})
-    last = torch.nn.LayerNorm(6, 1e-3) if norm == "pre" else None
+    last = torch.nn.LayerNorm(6, 1e-3) if last_norm else None
     encoder = torch.nn.TransformerEncoder(layer, 2, last, enable_nested_tensor=False)
     parts = {"tokens": torch.nn.Embedding(7, 6), "stack": encoder, "classes": torch.nn.Linear(6, 2)}
     model = with_drawn_parameters(torch.nn.ModuleDict(parts))
@@ -132,9 +133,9 @@ def test_an_encoder_and_its_embedding_compute_the_same(norm: str, answered):
 class Translator(torch.nn.Module):
     """A Transformer with embeddings of its own names, learned positions that both stacks share, and logits."""
 
-    def __init__(self) -> None:
+    def __init__(self, norm: str) -> None:
         super().__init__()
-        self.transformer = torch.nn.Transformer(6, 3, 2, 2, 8, **TRANSFORMER)
+        self.transformer = torch.nn.Transformer(6, 3, 2, 2, 8, **{**TRANSFORMER, "norm_first": norm == "pre"})
         self.source, self.target = torch.nn.Embedding(7, 6), torch.nn.Embedding(9, 6)
         self.place, self.generator = torch.nn.Embedding(5, 6), torch.nn.Linear(6, 9)
 
@@ -151,10 +152,12 @@ PARTS |= {"encoder.positions": "place.", "decoder.positions": "place.", "decoder
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-def test_a_transformer_with_its_embeddings_computes_the_same(answered):
-    model = with_drawn_parameters(Translator())
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_transformer_with_its_embeddings_computes_the_same(norm: str, answered):
+    """It has last norms in any case."""
+    model = with_drawn_parameters(Translator(norm))
     expected, arrays = model(SOURCE, INPUT).detach().numpy(), arrays_of(model)
-    options = {**STACKED, "positions": "learned"}
+    options = {**STACKED, "norm": norm, "positions": "learned"}
     converted = weights.to_canonical(arrays, prefix=PARTS, **options)
     assert converted.layer == "TransformerTranslator" and converted.config["num_positions"] == 5
     np.testing.assert_allclose(answered(converted, SOURCE, INPUT)[0], expected, rtol=0, atol=1e-13)
@@ -167,20 +170,6 @@ def test_a_transformer_with_its_embeddings_computes_the_same(answered):
     given = torch.from_numpy(memory), torch.ones(3, 3).triu(1).bool()
     expected = model.generator(model.transformer.decoder(model.embedded(INPUT, model.target), *given))
     np.testing.assert_allclose(answered(converted, INPUT, memory)[0], expected.detach().numpy(), rtol=0, atol=1e-13)
-
-
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pytest.mark.parametrize("layer", ["TransformerTranslator", "TransformerEncoder"])
-def test_a_last_norm_behind_norms_of_sums_is_refused(layer: str):
-    """PyTorch's Transformer has it, with norm_first=False, too: here it would be another function."""
-    parts = PARTS if layer == "TransformerTranslator" else {"": "transformer.encoder.", "embedding": "source."}
-    options = {**STACKED, "norm": "post", "positions": "learned" if layer == "TransformerTranslator" else "none"}
-    with pytest.raises(weights.WeightError) as refused:
-        weights.to_canonical(arrays_of(Translator()), prefix=parts, layer=layer, **options)
-    assert str(refused.value) == (
-        "norm='post' has no norm after the last layer, but the arrays contain one (norm.g): they cannot be converted "
-        "as a whole. Convert the layers and the norm one by one."
-    )
 
 
 @pytest.mark.parametrize(("name", "options"), [("LayerNorm", {}), ("LayerNorm", {"bias": False}), ("RMSNorm", {})])

@@ -164,12 +164,13 @@ def TransformerDecoderLayer(call: Transformer) -> Outputs:
 
 # ------------------------------------------------------------------------------------------------ stacks
 
-STACKED = ("valid_lens", "features", "num_layers", "positions", *SUBLAYERS[1:])
+STACKED = ("valid_lens", "features", "num_layers", "positions", "last_norm", *SUBLAYERS[1:])
 
 
 def last_norm(call: Stacks) -> nn.LayerNorm | None:
     """The norm at the end of a stack, which PyTorch takes as an argument."""
-    return nn.LayerNorm(call.features, call.epsilon, bias=call.bias) if call.norm == "pre" else None
+    given = call.norm == "pre" if call.last_norm is None else call.last_norm
+    return nn.LayerNorm(call.features, call.epsilon, bias=call.bias) if given else None
 
 
 def between(stack: nn.Module, parameters: Parameters, start: str = "") -> None:
