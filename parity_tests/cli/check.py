@@ -31,6 +31,7 @@ from parity_tests.cli.terminal import (
     signals,
     write_certificate,
     write_json,
+    write_pages,
 )
 from parity_tests.conversion.conversion import Conversion
 from parity_tests.judge.check import file_of, known_divergences
@@ -115,6 +116,7 @@ class Target(click.ParamType):
 )
 @click.option("--require-all", is_flag=True, help="Fail if the target lacks any function.")
 @options.json_file
+@options.pages
 @options.junit
 @options.certificate
 @options.every
@@ -144,6 +146,9 @@ def check(
     initial: str | None,
     output: Path | None,
     json_file: Path | None,
+    html_file: Path | None,
+    summary_file: Path | None,
+    badge_file: Path | None,
     junit_file: Path | None,
     certificate_file: Path | None,
     every: bool,
@@ -193,6 +198,7 @@ def check(
     report(run, console, every)
     if json_file is not None:
         write_json(run, json_file)
+    write_pages(run, html_file, summary_file, badge_file)
     if junit_file is not None:
         paths.write(junit_file, junit(run))
     if certificate_file is not None:

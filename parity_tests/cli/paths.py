@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,16 @@ class CertificateFile(OutputFile):
             )
         yield path
         yield path.with_suffix(".md")  # only of what is a file: / has no suffix
+
+
+class HtmlFile(OutputFile):
+    """An HTML file to write, from a template."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """The path, unchanged."""
+        if find_spec("jinja2") is None:
+            raise click.ClickException("the report needs Jinja2. Run: pip install jinja2")
+        return super().convert(value, param, ctx)
 
 
 class Picture(OutputFile):

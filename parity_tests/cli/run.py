@@ -22,13 +22,13 @@ from parity_tests.cases.expected import held
 from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.cli import options, paths
-from parity_tests.cli.terminal import Refused, console, pairs_in, progress, signals, write_json
+from parity_tests.cli.terminal import Refused, console, pairs_in, progress, signals, write_json, write_pages
 from parity_tests.judge.compare import excused
 from parity_tests.judge.divergences import load_divergences
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import CacheError, Run, conclude
 from parity_tests.judge.run import run as run_parity
-from parity_tests.mutants.explain import explanations
+from parity_tests.mutants.explain import explained
 from parity_tests.reports.table import MOST_RED, report
 from parity_tests.translation.corpus import CorpusError, Pair, dates
 from parity_tests.vectors.answers import Vectors
@@ -67,6 +67,7 @@ corpus_options = options.combined(
     help="Folder for the recordings and report.json.",
 )
 @options.json_file
+@options.pages
 @click.option("--all", "everything", is_flag=True, help="Run all cells, not only the core.")
 @click.option("--once", is_flag=True, help="Run every case in the first of its dtypes, and the core in the others.")
 @options.every
@@ -86,6 +87,9 @@ def run(
     sentences: int,
     output: Path | None,
     json_file: Path | None,
+    html_file: Path | None,
+    summary_file: Path | None,
+    badge_file: Path | None,
     everything: bool,
     once: bool,
     every: bool,
@@ -128,6 +132,8 @@ def run(
             )
         except CacheError as error:
             raise Refused(str(error)) from error
+    if html_file is not None and not outcome.interrupted:
+        outcome.explanations = explained(outcome)
     if selection.core:
         outcome.of = len(_selected(replace(selection, core=False), corpus, sentences))
     report(outcome, console, every)
@@ -138,6 +144,7 @@ def run(
                 replace(recording, selection=selection).save(file)
     for path in filter(None, (json_file, output and output / REPORT)):
         write_json(outcome, path)
+    write_pages(outcome, html_file, summary_file, badge_file)
     if outcome.interrupted:
         sys.exit(128 + caught[0])
     sys.exit(1 if outcome.red else 0)
@@ -223,6 +230,7 @@ def record_one(
 )
 @corpus_options
 @options.json_file
+@options.pages
 def compare(
     files: tuple[Path, ...],
     folder: Path | None,
@@ -231,6 +239,9 @@ def compare(
     corpus: Path | None,
     sentences: int,
     json_file: Path | None,
+    html_file: Path | None,
+    summary_file: Path | None,
+    badge_file: Path | None,
 ) -> None:
     """Compare recordings with the reference and with each other. No framework is needed.
 
@@ -275,15 +286,12 @@ def compare(
         except CacheError as error:
             raise Refused(str(error)) from error
         if folder is not None:
-            outcome.explanations = [
-                known
-                for one in outcome.recordings.values()
-                for known in explanations(cells, one, [v for v in outcome.verdicts if v.name == one.name])
-            ]
+            outcome.explanations = explained(outcome)
     outcome.seconds["total"] = time.perf_counter() - start
     report(outcome, console)
     if json_file is not None:
         write_json(outcome, json_file)
+    write_pages(outcome, html_file, summary_file, badge_file)
     sys.exit(1 if outcome.red else 0)
 
 

@@ -19,6 +19,7 @@ from rich.text import Text
 from parity_tests.cli import paths
 from parity_tests.judge.run import Run
 from parity_tests.reports.certificate import Certificate, contents
+from parity_tests.reports.ci_summary import badge, markdown
 from parity_tests.translation.corpus import Pair, read_corpus
 from parity_tests.workers.process import WAITING, Progress
 
@@ -118,3 +119,16 @@ def write_certificate(certificate: Certificate, path: Path) -> None:
 def write_json(outcome: Run, path: Path) -> None:
     """Write every verdict to a file."""
     paths.write(path, json.dumps(outcome.as_json(), indent=1, allow_nan=False) + "\n")
+
+
+def write_pages(outcome: Run, html_file: Path | None, summary_file: Path | None, badge_file: Path | None) -> None:
+    """Write the report, the summary and the badge that were requested."""
+    if html_file is not None:
+        from parity_tests.reports.html_report import page  # needs Jinja2
+
+        paths.write(html_file, page(outcome))
+        console.print(Text(f"written     {html_file}"), soft_wrap=True)
+    if summary_file is not None:
+        paths.write(summary_file, markdown(outcome))
+    if badge_file is not None:
+        paths.write(badge_file, badge(outcome))

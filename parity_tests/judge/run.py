@@ -68,6 +68,8 @@ class Run:
     """The seed of drawn cases; None if their lines were passed."""
     of: int = 0
     """The number of all cells, of which these are a part; 0 if these are all."""
+    questions: Questions = field(default_factory=Questions, repr=False)
+    """The expected answers that the recordings were compared with."""
 
     @property
     def files(self) -> dict[str, Path]:
@@ -215,6 +217,7 @@ def conclude(
     forgive changes verdicts that are not required. Raises: CacheError if the cache contained wrong expected values.
     """
     begun = time.perf_counter()
+    outcome.questions = questions
     recordings, frameworks = list(outcome.recordings.values()), frameworks or {}
     verdicts = [verdict for one in recordings for verdict in judge_settings(one, frameworks.get(one.name, ""))]
     verdicts += judge_all(cells, recordings, questions, progress, partial=outcome.interrupted)

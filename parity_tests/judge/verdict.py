@@ -71,13 +71,17 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A known mistake with the same wrong answers for an operator, and the number of red verdicts it explains."""
+    """A known mistake with the same wrong answers for an operator, and the number of red verdicts it explains.
+
+    name is that of the recording.
+    """
 
     operator: str
     mutant: str
     sentence: str
     same: int
     red: int
+    name: str = ""
 
 
 def _rounded(error: float | None) -> float | None:

@@ -18,6 +18,7 @@ from parity_tests.cases.suite import NAMES
 from parity_tests.judge.compare import compare
 from parity_tests.judge.pair import Quantity
 from parity_tests.judge.question import Question
+from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import Mutant, answer
@@ -32,6 +33,17 @@ MOST_FIRST = 4
 
 Red = Mapping[str, Sequence[Verdict]]
 Candidates = list[tuple[Mutant, Explanation]]
+
+
+def explained(run: Run) -> list[Explanation]:
+    """The explanations of the red verdicts of each recording in a run."""
+    return [
+        explanation
+        for one in run.recordings.values()
+        for explanation in explanations(
+            run.cells, one, [verdict for verdict in run.verdicts if verdict.name == one.name]
+        )
+    ]
 
 
 def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterator[Explanation]:
@@ -163,7 +175,8 @@ def _explained(
             quantity = verdict.quantity
             if answered.ok and all(quantity in arrays for arrays in (actual, wrong, quantities)):
                 same += _agree(verdict, quantities[quantity], actual[quantity], wrong[quantity])
-    return Explanation(operator, mutant.name, mutant.described, same, sum(map(len, red.values())))
+    count = sum(map(len, red.values()))
+    return Explanation(operator, mutant.name, mutant.described, same, count, recording.name)
 
 
 def _agree(blank: Verdict, quantity: Quantity, actual: np.ndarray, wrong: np.ndarray) -> bool:

@@ -8,6 +8,7 @@ import shlex
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -200,40 +201,67 @@ def _is_required(operator: str, argument: str) -> bool:
     return any(option.name == argument and option.default is None for option in options)
 
 
-def red_lines(run: Run, width: int | None) -> Iterable[RenderableType]:
-    """The red verdicts by operator and quantity: their number, the first few, and the first one's command.
+@dataclass(frozen=True)
+class RedGroup:
+    """The red verdicts of a pair with one quantity: their number in words, and the command that repeats the first."""
 
-    The first few are wrapped to the width of a terminal; without a width, each stays in one line.
-    """
+    verdicts: Sequence[Verdict]
+    quantity: str
+    counts: str
+    command: str
+
+    @property
+    def title(self) -> str:
+        """The names of what was compared, the operator, the quantity and the number of cases."""
+        first = self.verdicts[0]
+        pair = first.name if first.against == "reference" else f"{first.name} against {first.against}"
+        what = first.operator if self.quantity == "*" else f"{first.operator}  {self.quantity}"
+        return f"{pair}  {what}: {self.counts}"
+
+    @property
+    def shown(self) -> list[Verdict]:
+        """The first verdicts with different reasons."""
+        first: dict[str, Verdict] = {}
+        for verdict in self.verdicts:
+            first.setdefault(verdict.reason, verdict)
+        return list(first.values())[:MOST_SHOWN]
+
+
+def red_groups(run: Run) -> list[RedGroup]:
+    """The red verdicts by backend, operator, quantity and status, in order."""
     groups: dict[tuple[str, ...], list[Verdict]] = defaultdict(list)
     compared: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for verdict in run.verdicts:
-        operator, quantity = verdict.operator, verdict.quantity.replace(SECOND, "")
-        place = verdict.name, verdict.against, operator
+        quantity = verdict.quantity.replace(SECOND, "")
+        place = verdict.name, verdict.against, verdict.operator
         if verdict.red:
             groups[*place, quantity, verdict.status].append(verdict)
         if verdict.judged:
             compared[*place, quantity, verdict.dtype].add(verdict.case)
             compared[*place, "*", verdict.dtype].add(verdict.case)
-    for (name, against, operator, quantity, status), red in list(groups.items())[:MOST_RED]:
+    result = []
+    for (*whose, quantity, _), red in groups.items():
         counts = []
         for dtype in dict.fromkeys(verdict.dtype for verdict in red):
-            count, of = (
-                len({v.case for v in red if v.dtype == dtype}),
-                compared[name, against, operator, quantity, dtype],
-            )
+            count, of = len({v.case for v in red if v.dtype == dtype}), compared[*whose, quantity, dtype]
             kind = f"{dtype} {'case' if len(of) == 1 else 'cases'}"
             counts.append(f"{count} of {len(of)} {kind}" if dtype != "*" else "all cases")
-        shown: dict[str, Verdict] = {}
-        for verdict in red:
-            shown.setdefault(verdict.reason, verdict)
-        pair = name if against == "reference" else f"{name} against {against}"
-        what = operator if quantity == "*" else f"{operator}  {quantity}"
+        result.append(RedGroup(red, quantity, ", ".join(counts), reproduce(red[0], run.command, run.drawn)))
+    return result
+
+
+def red_lines(run: Run, width: int | None) -> Iterable[RenderableType]:
+    """The red verdicts by operator and quantity: their number, the first few, and the first one's command.
+
+    The first few are wrapped to the width of a terminal; without a width, each stays in one line.
+    """
+    groups = red_groups(run)
+    for group in groups[:MOST_RED]:
         yield Text.assemble(
-            (f"{status:<11} ", "bold red"),
-            (f"{pair}  {what}: {', '.join(counts)}", "bold"),
-            *(f"\n{_indented(verdict, width)}" for verdict in list(shown.values())[:MOST_SHOWN]),
-            ("\n            " + reproduce(red[0], run.command, run.drawn), "cyan"),
+            (f"{group.verdicts[0].status:<11} ", "bold red"),
+            (group.title, "bold"),
+            *(f"\n{_indented(verdict, width)}" for verdict in group.shown),
+            (f"\n            {group.command}", "cyan"),
         )
     if len(groups) > MOST_RED:
         yield Text(f"            ... and {len(groups) - MOST_RED} more quantities; --json FILE has all of them")

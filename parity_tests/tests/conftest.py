@@ -27,7 +27,13 @@ from parity_tests.third_party import layers
 from parity_tests.workers.environment import collect_less, environment
 from parity_tests.workers.process import Job
 
-NEEDED = {"test_weights_onnx.py": "onnx", "test_weights_h5.py": "h5py", "test_torch_onnx.py": "onnxscript"}
+NEEDED = {
+    "test_weights_onnx.py": "onnx",
+    "test_weights_h5.py": "h5py",
+    "test_torch_onnx.py": "onnxscript",
+    "test_html_report.py": "jinja2",
+    "test_browser.py": "selenium",
+}
 """The files that need a library which is no framework."""
 
 PLACES = ROOT / "parity_tests" / "tests" / "structure" / "test_places.py"
