@@ -25,6 +25,8 @@ Status = Literal[
 
 RED: tuple[Status, ...] = ("fail", "crash", "timeout", "error", "missing")
 
+NOT_JUDGED: tuple[Status, ...] = ("not-applicable", "not-implemented")
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -62,7 +64,7 @@ class Verdict:
     @property
     def judged(self) -> bool:
         """Whether anything was compared."""
-        return self.status not in ("not-applicable", "not-implemented")
+        return self.status not in NOT_JUDGED
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as an object; an error that is not finite is null, and described in reason."""

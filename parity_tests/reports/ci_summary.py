@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from html import escape
 
 from parity_tests.judge.run import Run
-from parity_tests.judge.verdict import Verdict
+from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.reports import matrix
 from parity_tests.reports.matrix import Place
 from parity_tests.reports.table import MOST_RED, red_groups, rows, summary, times
@@ -28,7 +29,7 @@ SIGNS = {"green": "✅", "red": "❌"}
 
 
 def _red(run: Run) -> Iterator[str]:
-    for known in run.explanations:
+    for known in together(run.explanations):
         yield "- **Looks like** " + _safe(f"{known.name} {known.operator}: {known.sentence}")
     groups = red_groups(run)
     for group in groups[:MOST_RED]:
@@ -39,6 +40,18 @@ def _red(run: Run) -> Iterator[str]:
         yield f"- ... and {len(groups) - MOST_RED} more quantities"
     if groups or run.explanations:
         yield ""
+
+
+def together(explanations: Iterable[Explanation]) -> list[Explanation]:
+    """One explanation for all operators of a backend with the same mistake."""
+    alike: dict[tuple[str, str], Explanation] = {}
+    for one in explanations:
+        before = alike.get((one.name, one.mutant))
+        if before is not None:
+            operators = f"{before.operator}, {one.operator}"
+            one = replace(one, operator=operators, same=before.same + one.same, red=before.red + one.red)
+        alike[one.name, one.mutant] = one
+    return list(alike.values())
 
 
 def _matrix(run: Run) -> Iterator[str]:

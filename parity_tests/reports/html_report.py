@@ -29,9 +29,10 @@ from parity_tests.cases.case import is_floating
 from parity_tests.cases.selection import Cell
 from parity_tests.judge.pair import Pair
 from parity_tests.judge.run import Run
-from parity_tests.judge.verdict import RED, Verdict
+from parity_tests.judge.verdict import NOT_JUDGED, RED, Verdict
 from parity_tests.reports import matrix
 from parity_tests.reports.certificate import OF_THIS_MACHINE
+from parity_tests.reports.ci_summary import together
 from parity_tests.reports.matrix import Place
 from parity_tests.reports.table import MOST_RED, RedGroup, red_groups, reproduce, summary
 from parity_tests.workers.recordings import own_version
@@ -41,6 +42,8 @@ WIDEST = 32
 """The maximum number of rows and columns of an array in the page."""
 MOST_NUMBERS = 500_000
 """The approximate maximum number of array elements in the page; a compressed one takes about three bytes."""
+MOST_FIRST = 5
+"""The number of red quantities that are shown at once; the others are folded."""
 MOST_SLOW = 8
 """The number of cells in the list of those that took longest."""
 PARTS = ("start", "compile", "cells")
@@ -60,15 +63,16 @@ def page(run: Run) -> str:
     script, styles = ((FOLDER / name).read_text(encoding="utf-8") for name in ("report.js", "report.css"))
     comparisons = Comparisons(run)
     groups = red_groups(run)
+    first = [group for group in groups[:MOST_RED] if group.verdicts[0].against == "reference"][:MOST_FIRST]
     return environment.get_template("report.html").render(
         outcome=summary(run).plain.partition(" ")[0].rstrip(":"),
         summary=summary(run).plain.partition(" ")[2].strip(),
         made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         facts=facts(run),
-        alone=[(group, link(group)) for group in groups[:MOST_RED] if group.verdicts[0].against == "reference"],
-        pairs=[(group, link(group)) for group in groups[:MOST_RED] if group.verdicts[0].against != "reference"],
+        first=[(group, link(group)) for group in first],
+        rest=[(group, link(group)) for group in groups[:MOST_RED] if group not in first],
         more=max(0, len(groups) - MOST_RED),
-        explanations=run.explanations,
+        explanations=together(run.explanations),
         columns=comparisons.columns,
         rooms=rooms(run, comparisons),
         dtypes=[dtype for dtype in comparisons.dtypes.values if dtype != matrix.WHOLE],
@@ -240,7 +244,9 @@ class Comparisons:
             "names": self.names.values,
             "dtypes": self.dtypes.values,
             "quantities": self.quantities.values,
-            "statuses": [{"name": name, "red": name in RED} for name in self.statuses.values],
+            "statuses": [
+                {"name": name, "red": name in RED, "judged": name not in NOT_JUDGED} for name in self.statuses.values
+            ],
             "texts": self.texts.values,
             "looks_like": [
                 [

@@ -43,6 +43,7 @@ function share(rows, row) {
   return tolerance ? error / tolerance : error ? null : 0;
 }
 
+const short = (number) => (number && (number >= 1e5 || number < 1e-3) ? number.toExponential(2) : number);
 const percent = (part) => (part === 0 ? "exact" : part < 0.01 ? "<1%" : `${Math.round(100 * part)}%`);
 const style = (part, steps) => (part === 0 ? "exact" : `step${1 + steps.slice(0, -1).filter((limit) => part > limit).length}`);
 
@@ -123,7 +124,8 @@ async function show() {
   if (number < 0 || place < 0) return get("place").close();
   const { rows, statuses } = data;
   const keeps = filters(data);
-  const rank = (row) => (statuses[rows.status[row]].red ? 2 : Math.min(share(rows, row) ?? -1, 1));
+  const judged = (row) => statuses[rows.status[row]].judged;
+  const rank = (row) => (statuses[rows.status[row]].red ? 3 : Math.min(share(rows, row) ?? (judged(row) ? 2 : -1), 2));
   const chosen = [...rows.operator.keys()]
     .filter((row) => rows.operator[row] === number && rows.column[row] === place && keeps(row))
     .sort((first, second) => rank(second) - rank(first));
@@ -134,12 +136,17 @@ async function show() {
     element("p", { textContent: described.summary }),
     element("code", { textContent: described.formula }),
     element("p", { className: "quiet", textContent: described.source }),
-    element("p", { textContent: `${chosen.length.toLocaleString("en")} comparisons${selected && ` of ${selected}`}, the worst first` }),
+    element("p", { textContent: counted(chosen.filter(judged).length, chosen.length, selected) }),
   );
   list(data, chosen, 0);
   if (!get("place").open) get("place").showModal();
   get("place").scrollTop = 0;
   get("place-title").focus();
+}
+
+function counted(judged, all, selected) {
+  const rest = all - judged ? `, and ${(all - judged).toLocaleString("en")} that were not compared` : "";
+  return `${judged.toLocaleString("en")} comparisons${selected && ` of ${selected}`}, the worst first${rest}`;
 }
 
 function list(data, chosen, from) {
@@ -155,7 +162,7 @@ function comparison(data, row) {
   const { rows } = data;
   const status = data.statuses[rows.status[row]], part = share(rows, row);
   const green = status.name === "pass" && part !== null;
-  const [look, text] = status.red ? ["red", `✕ ${status.name}`] : green ? [style(part, data.steps), percent(part)] : ["none", status.name.replaceAll("-", " ")];
+  const [look, text] = status.red ? ["red", `✕ ${status.name}`] : green ? [style(part, data.steps), percent(part)] : ["none", status.name.replaceAll("-", " ").replace("known divergence", "† known")];
   const against = data.names[rows.against[row]];
   const pair = against === "reference" ? "" : `, ${data.names[rows.name[row]]} against ${against}`;
   const what = `${data.cases[rows.case[row]].id} ${data.dtypes[rows.dtype[row]]} ${data.quantities[rows.quantity[row]]}${pair}`;
@@ -174,8 +181,8 @@ async function body(data, row) {
   const lines = {
     "what is wrong": red && texts[rows.reason[row]],
     "looks like": red && like?.[2],
-    error: error !== null && `${error} eps`,
-    allowed: tolerance !== null && `${tolerance} eps`,
+    error: error !== null && `${short(error)} eps`,
+    allowed: tolerance !== null && `${short(tolerance)} eps`,
     [tolerance === null ? "reason" : "tolerance"]: texts[rows.sentence[row]],
     case: found.shows,
     arguments: found.call,
@@ -226,7 +233,7 @@ function heatmap(name, part, scale) {
       cell.textContent = typeof value === "number" ? Number(value.toPrecision(3)) : value;
       cell.title = `${name}[${indices(shape, top + down, left + across)}] = ${value}`;
       if (typeof value !== "number") cell.classList.add("strange");
-      else if (scale) cell.style.background = `color-mix(in srgb, var(--${value < 0 ? "negative" : "positive"}) ${(100 * Math.abs(value)) / scale}%, var(--page))`;
+      else if (scale) cell.style.background = `color-mix(in srgb, var(--${value < 0 ? "negative" : "positive"}) ${Math.min(100, (100 * Math.abs(value)) / scale)}%, var(--page))`;
       if (part.worst && part.worst[0] === down && part.worst[1] === across) cell.classList.add("worst");
     });
   });

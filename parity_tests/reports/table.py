@@ -305,7 +305,7 @@ def times(run: Run) -> str:
 
 def summary(run: Run) -> Text:
     """The outcome in one line."""
-    names, total = ", ".join(run.recordings), f"{len(run.verdicts):,}"
+    names, total = ", ".join(run.recordings), f"{sum(verdict.judged for verdict in run.verdicts):,}"
     if run.interrupted:
         answered = sum(len(recording.answers) for recording in run.recordings.values())
         cells = f"{answered:,} of {len(run.cells) * len(run.recordings):,} cells answered"
@@ -314,7 +314,6 @@ def summary(run: Run) -> Text:
         return Text(f"red         {len(run.red)} of {total} comparisons of {names}", style="bold red")
     counts = Counter(verdict.status for verdict in run.verdicts)
     missing, absent, known = (counts[name] for name in ("not-implemented", "not-applicable", "known-divergence"))
-    total = f"{len(run.verdicts) - missing - absent:,}"
     if not run.judged:
         return Text(
             f"red         nothing was judged: {names} implements none of the selected operators", style="bold red"
