@@ -23,7 +23,7 @@ from backends.files import replaceable_file
 from backends.weights import SOURCES, WeightError
 from backends.weights.matching import fits
 from parity_tests.cli import options
-from parity_tests.cli.terminal import Refused, console, progress, write_certificate, write_json
+from parity_tests.cli.terminal import Refused, console, progress, write_certificate, write_json, write_pages
 from parity_tests.conversion.conversion import CANONICAL, Conversion, Move, next_lines, save
 from parity_tests.folders import PREFIX, Folder
 from parity_tests.judge.run import Run
@@ -89,8 +89,18 @@ MOST_SHOWN = 5
 @options.max_bytes
 @options.python("Run a framework (torch, tf, jax, mxnet, onnx) with another interpreter.")
 @options.json_file
+@options.pages
 @options.certificate
-def convert(file: Path, output: Path, json_file: Path | None, certificate_file: Path | None, **chosen: Any) -> None:
+def convert(
+    file: Path,
+    output: Path,
+    json_file: Path | None,
+    html_file: Path | None,
+    summary_file: Path | None,
+    badge_file: Path | None,
+    certificate_file: Path | None,
+    **chosen: Any,
+) -> None:
     """Convert weights to another framework, and validate that the layer still computes the same function.
 
     SOURCE is a .safetensors, .pt, .pth, .bin, .weights.h5, .keras, .params or .onnx file. NAME is a backend, whose
@@ -102,8 +112,9 @@ def convert(file: Path, output: Path, json_file: Path | None, certificate_file: 
     converted.
     """
     request = Conversion(str(file), output=str(output), **chosen)
-    if certificate_file is not None and request.how == "no":
-        raise Refused("--certificate cannot be combined with --validate=no.")
+    if request.how == "no" and any((certificate_file, html_file, summary_file, badge_file)):
+        named = "--certificate" if certificate_file else "--html, --summary and --badge"
+        raise Refused(f"{named} cannot be combined with --validate=no.")
     with refusals():
         move, written, spelling = request.read()
     for line in (*recognised(move, file), *warnings(move.converted.source, request.target)):
@@ -121,6 +132,7 @@ def convert(file: Path, output: Path, json_file: Path | None, certificate_file: 
                 console.print(line, soft_wrap=True)
             if json_file is not None:
                 write_json(outcome, json_file)
+            write_pages(outcome, html_file, summary_file, badge_file)
         if outcome is not None and outcome.red:
             console.print(Text(f"red         {output} is not written", style="bold red"), soft_wrap=True)
             sys.exit(1)

@@ -139,7 +139,7 @@ class Conversion:
         """
         sides = _sides(move, self.target, written, self.how == "full", self.pythons)
         run = validate(move.layer, move.converted.config, move.converted.arrays, sides, progress=progress)
-        run.command = self.command
+        run.command, run.selects_cells = self.command, False
         return run
 
     def judge(self, progress: Progress = untold) -> Run:

@@ -61,6 +61,8 @@ class Run:
     command: str = ""
     """The command that repeats the run, without options that select cells; empty for `run`, which adds backends
     itself."""
+    selects_cells: bool = True
+    """Whether that command has options that select cells: `convert` validates a whole layer."""
     explanations: Sequence[Explanation] = ()
     drawn: Mapping[str, str] = field(default_factory=dict)
     """The line of each drawn case, by its id."""

@@ -34,7 +34,7 @@ from parity_tests.reports import matrix
 from parity_tests.reports.certificate import OF_THIS_MACHINE
 from parity_tests.reports.ci_summary import together
 from parity_tests.reports.matrix import Place
-from parity_tests.reports.table import MOST_RED, RedGroup, red_groups, reproduce, summary
+from parity_tests.reports.table import MOST_RED, RedGroup, red_groups, repeat, summary
 from parity_tests.workers.recordings import own_version
 
 FOLDER = Path(__file__).parent
@@ -134,7 +134,7 @@ def rooms(run: Run, comparisons: Comparisons) -> dict[str, list[dict[str, Any]]]
         entries = []
         for column in comparisons.columns:
             verdicts = places.get(Place(operator, column), [])
-            required = operator != matrix.WHOLE and column in (*run.recordings, matrix.PAIRS)
+            required = operator != matrix.WHOLE and column in (*run.recordings, matrix.PAIRS) and not run.interrupted
             entries.append((matrix.entry(verdicts, required), len(verdicts)))
         rows.setdefault(file, []).append(
             {"name": operator, "number": comparisons.operators.number(operator), "entries": entries}
@@ -225,7 +225,7 @@ class Comparisons:
             tolerance,
             self.texts.number(verdict.reason),
             self.texts.number(tolerance_of(self.run, self.cells, verdict) if verdict.red else verdict.reason),
-            self.texts.number(reproduce(verdict, self.run.command, self.run.drawn)),
+            self.texts.number(repeat(self.run, verdict)),
         ]
 
     def as_json(self) -> dict[str, Any]:

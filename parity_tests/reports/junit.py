@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Verdict
-from parity_tests.reports.table import reproduce
+from parity_tests.reports.table import repeat
 from parity_tests.workers.answers import MISSING
 
 
@@ -45,7 +45,7 @@ def _tell(test: ElementTree.Element, verdicts: Sequence[Verdict], run: Run) -> N
         kind = "failure" if all(verdict.status == "fail" for verdict in red) else "error"
         lines = [f"{verdict.quantity} ({verdict.against}): {verdict.reason}" for verdict in red]
         failure = ElementTree.SubElement(test, kind, message=_legal(lines[0]), type=red[0].status)
-        failure.text = _legal("\n".join([*lines, reproduce(red[0], run.command, run.drawn)]))
+        failure.text = _legal("\n".join([*lines, repeat(run, red[0])]))
     elif not any(verdict.judged for verdict in verdicts):
         ElementTree.SubElement(test, "skipped", message=_legal(verdicts[0].reason))
     rest = [v for v in verdicts if v.status in ("known-divergence", "informational")]

@@ -246,7 +246,7 @@ def red_groups(run: Run) -> list[RedGroup]:
             count, of = len({v.case for v in red if v.dtype == dtype}), compared[*whose, quantity, dtype]
             kind = f"{dtype} {'case' if len(of) == 1 else 'cases'}"
             counts.append(f"{count} of {len(of)} {kind}" if dtype != "*" else "all cases")
-        result.append(RedGroup(red, quantity, ", ".join(counts), reproduce(red[0], run.command, run.drawn)))
+        result.append(RedGroup(red, quantity, ", ".join(counts), repeat(run, red[0])))
     return result
 
 
@@ -296,6 +296,11 @@ def reproduce(verdict: Verdict, command: str = "", drawn: Mapping[str, str] = Ma
     if PATH in os.environ:
         parts.append(f"--path {os.environ[PATH]}")
     return " ".join(parts)
+
+
+def repeat(run: Run, verdict: Verdict) -> str:
+    """The command that repeats a verdict of a run, with all others if it cannot select cells."""
+    return reproduce(verdict, run.command, run.drawn) if run.selects_cells else run.command
 
 
 def times(run: Run) -> str:

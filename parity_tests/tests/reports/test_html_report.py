@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from parity_tests.judge.verdict import Status, Verdict
 from parity_tests.reports.ci_summary import badge, markdown
 from parity_tests.reports.html_report import WIDEST, breakable, page, window
 from parity_tests.reports.matrix import Entry, columns, entry, share
+from parity_tests.reports.table import red_groups
 from parity_tests.tests.commands import invoke
 from parity_tests.tests.reports import runs
 
@@ -49,6 +51,11 @@ class Tags(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
             self.attributes.setdefault(name, []).append(value)
+
+    @staticmethod
+    def of_matrix(text: str) -> str:
+        """The matrix of a page."""
+        return text.partition('<table id="matrix">')[2].partition("</table>")[0]
 
     def handle_data(self, data: str) -> None:
         if self.cdata_elem is not None:
@@ -123,6 +130,19 @@ def test_a_red_page_names_the_mutant_the_command_and_the_reason_as_text():
     assert "nan" in values["actual"]["rows"][1] and 0.0 in values["expected"]["rows"][1]
     assert values["difference"]["worst"] == [1, 0]
     assert "scores" in unpacked(text, "arrays")["inputs"]["masked_softmax-fully_masked/float32"]
+
+
+def test_a_place_that_an_interrupted_run_has_not_reached_is_not_red():
+    run = replace(runs.judged(), interrupted=True, verdicts=runs.judged().verdicts[:5])
+    text = page(run)
+    assert "Interrupted</h1>" in text and "5 comparisons red" in text and 'class="red"' not in Tags.of_matrix(text)
+    assert 'class="red"' in Tags.of_matrix(page(replace(run, interrupted=False)))
+
+
+def test_a_command_that_cannot_select_cells_repeats_all_of_them():
+    run = replace(runs.judged(red=True), command="attention-parity convert gru.pt", selects_cells=False)
+    assert {group.command for group in red_groups(run)} == {run.command}
+    assert unpacked(page(run), "comparisons")["texts"].count(run.command) == 1
 
 
 def test_a_green_page_has_the_arrays_of_the_largest_error_of_each_place():
