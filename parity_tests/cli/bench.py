@@ -64,6 +64,7 @@ COLOURS = {True: "green", False: "yellow", None: ""}
 @options.output_file(
     "--chart", type=paths.Picture(), help="Plot the ratios, or time and memory over the length, to a file."
 )
+@options.html_file
 @options.output_file("--page", help="Write the table into a Markdown page.")
 def bench(
     names: list[str],
@@ -74,6 +75,7 @@ def bench(
     device: str,
     json_file: Path | None,
     chart: Path | None,
+    html_file: Path | None,
     page: Path | None,
 ) -> None:
     """Benchmark this library's layers against textbook implementations, the frameworks' own layers, and toolkits.
@@ -107,6 +109,10 @@ def bench(
     print_bench(measured)
     if json_file is not None:
         paths.write(json_file, json.dumps(measured.as_json(), indent=1) + "\n")
+    if html_file is not None:
+        from parity_tests.reports import bench_report  # needs Jinja2
+
+        paths.write(html_file, bench_report.page(measured))
     if page is not None:
         text = page.read_text(encoding="utf-8") if page.exists() else ""
         paths.write(page, pages.with_table(text, measured))

@@ -196,8 +196,11 @@ backends = click.option(
 )
 every = click.option("--every", is_flag=True, help="Print a row for every operator, and all missing functions.")
 json_file = output_file("--json", "json_file", help="Write every verdict to a file.")
+html_file = output_file(
+    "--html", "html_file", type=paths.HtmlFile(), help="Write a report to look at, as one HTML file."
+)
 pages = combined(
-    output_file("--html", "html_file", type=paths.HtmlFile(), help="Write a report to look at, as one HTML file."),
+    html_file,
     output_file("--summary", "summary_file", help="Write a summary in Markdown, for the page of a CI job."),
     output_file("--badge", "badge_file", help="Write a badge in SVG."),
 )

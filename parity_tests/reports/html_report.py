@@ -50,8 +50,8 @@ PARTS = ("start", "compile", "cells")
 """What a worker's time consists of (`split_seconds`)."""
 
 
-def page(run: Run) -> str:
-    """The page of a run."""
+def render(template: str, **context: Any) -> str:
+    """A page from a template of this folder, with the style sheet and the date."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -60,14 +60,21 @@ def page(run: Run) -> str:
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = breakable
-    script, styles = ((FOLDER / name).read_text(encoding="utf-8") for name in ("report.js", "report.css"))
+    styles = Markup((FOLDER / "report.css").read_text(encoding="utf-8"))
+    made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return environment.get_template(template).render(styles=styles, made=made, **context)
+
+
+def page(run: Run) -> str:
+    """The page of a run."""
+    script = (FOLDER / "report.js").read_text(encoding="utf-8")
     comparisons = Comparisons(run)
     groups = red_groups(run)
     first = [group for group in groups[:MOST_RED] if group.verdicts[0].against == "reference"][:MOST_FIRST]
-    return environment.get_template("report.html").render(
+    return render(
+        "report.html",
         outcome=summary(run).plain.partition(" ")[0].rstrip(":"),
         summary=summary(run).plain.partition(" ")[2].strip(),
-        made=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         facts=facts(run),
         first=[(group, link(group)) for group in first],
         rest=[(group, link(group)) for group in groups[:MOST_RED] if group not in first],
@@ -83,7 +90,6 @@ def page(run: Run) -> str:
         longest=max((sum(parts.values()) for parts in workers(run).values()), default=0.0),
         others={name: seconds for name, seconds in run.seconds.items() if " " not in name},
         slowest=slowest(run),
-        styles=Markup(styles),
         script=Markup(script),
         # Scripts other than this one do not run, whatever a message contains, and nothing can be requested.
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -114,7 +120,7 @@ def link(group: RedGroup) -> str:
 def facts(run: Run) -> dict[str, str]:
     """The figures under the title."""
     judged = [verdict for verdict in run.verdicts if verdict.judged]
-    shares = [part for verdict in judged if not verdict.red and (part := matrix.share(verdict)) is not None]
+    shares = [part for one in judged if one.status == "pass" and (part := matrix.share(one)) is not None]
     return {
         "comparisons": f"{len(judged):,}",
         "red": f"{len(run.red):,}",

@@ -47,7 +47,8 @@ def columns(run: Run) -> list[str]:
 def operators(run: Run) -> list[str]:
     """The operators of a run, in the order of the specification; first the backends as a whole, if they are red."""
     whole = [WHOLE] if any(verdict.operator == WHOLE for verdict in run.verdicts) else []
-    return [*whole, *dict.fromkeys(cell.case.operator for cell in run.cells)]
+    verdicts = (verdict.operator for verdict in run.verdicts if verdict.operator != WHOLE)
+    return [*whole, *dict.fromkeys([*(cell.case.operator for cell in run.cells), *verdicts])]
 
 
 def by_place(run: Run) -> dict[Place, list[Verdict]]:

@@ -32,6 +32,7 @@ NEEDED = {
     "test_weights_h5.py": "h5py",
     "test_torch_onnx.py": "onnxscript",
     "test_html_report.py": "jinja2",
+    "test_bench_report.py": "jinja2",
     "test_browser.py": "selenium",
 }
 """The files that need a library which is no framework."""
