@@ -43,7 +43,8 @@ function share(rows, row) {
   return tolerance ? error / tolerance : error ? null : 0;
 }
 
-const short = (number) => (number && (number >= 1e5 || number < 1e-3) ? number.toExponential(2) : number);
+const short = (number) =>
+  number && (number >= 1e5 || number < 1e-3) ? number.toExponential(2) : Number(number.toPrecision(4));
 const percent = (part) => (part === 0 ? "exact" : part < 0.01 ? "<1%" : `${Math.round(100 * part)}%`);
 const style = (part, steps) => (part === 0 ? "exact" : `step${1 + steps.slice(0, -1).filter((limit) => part > limit).length}`);
 
