@@ -1,8 +1,9 @@
-"""Kernel regression as attention: `python examples/kernel_regression.py jax fit.png`.
+"""Kernel regression as attention: `python examples/kernel_regression.py jax fit.png 500`.
 
 Queries are points at which to predict, keys the points that were observed, values what was observed there: noisy
 samples of y = 2 sin x + x^0.8. A narrow kernel follows the noise, a wide one flattens the curve; the learned one is
-trained to predict each sample from all the others. Plots the fits and their weights if a file is named.
+trained to predict each sample from all the others. Plots the fits and their weights if a file is named; the number of
+samples is 50 unless given.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import numpy as np
 import backends
 from attention_core import draws
 
-SAMPLES, POINTS = 50, 101
+POINTS = 101
 WIDTHS = (0.1, 0.5, 2.0)
-STEPS, RATE = 60, 0.15
+STEPS, RATE = 60, 2.0
 
 
 def truth(x: np.ndarray) -> np.ndarray:
@@ -26,10 +27,10 @@ def truth(x: np.ndarray) -> np.ndarray:
     return 2.0 * np.sin(x) + x**0.8
 
 
-def observed() -> tuple[np.ndarray, np.ndarray]:
+def observed(samples: int) -> tuple[np.ndarray, np.ndarray]:
     """Points between 0 and 5, and the curve there with noise of standard deviation 0.5."""
-    x = np.sort(2.5 * (draws.uniform("x", (1, SAMPLES)) + 1.0), axis=-1)
-    noise = sum(draws.uniform(f"noise {part}", (1, SAMPLES)) for part in range(12)) / 4.0
+    x = np.sort(2.5 * (draws.uniform("x", (1, samples)) + 1.0), axis=-1)
+    noise = sum(draws.uniform(f"noise {part}", (1, samples)) for part in range(12)) / 4.0
     return x, truth(x) + noise
 
 
@@ -37,13 +38,14 @@ def learn(attention: ModuleType, runtime: ModuleType, x: np.ndarray, y: np.ndarr
     """The width at which each sample is best predicted from the others, by gradient descent on 1/width."""
     layer = runtime.build(attention.NadarayaWatson, {"learned": True}, "float64")
     w = {"kernel.w": np.array(1.0)}
-    others = ~np.eye(SAMPLES, dtype=bool)[None]
+    samples = x.shape[-1]
+    others = ~np.eye(samples, dtype=bool)[None]
     arrays = {
         name: runtime.from_numpy(array)
         for name, array in (("queries", x), ("keys", x), ("values", y), ("mask", others))
     }
 
-    mean = runtime.from_numpy(np.full((1, SAMPLES), 1.0 / SAMPLES))
+    mean = runtime.from_numpy(np.full((1, samples), 1.0 / samples))
 
     def losses(layer, **arrays):
         return ((layer(**arrays)[0] - arrays["values"]) ** 2,)
@@ -55,11 +57,11 @@ def learn(attention: ModuleType, runtime: ModuleType, x: np.ndarray, y: np.ndarr
     return 1.0 / float(w["kernel.w"])
 
 
-def main(name: str, file: str | None) -> None:
+def main(name: str, file: str | None, samples: int) -> None:
     """Fit with each width, and print how far the fit is from the curve."""
     attention, runtime = backends.load(name), importlib.import_module(f"backends.{name}.runtime")
     runtime.configure()
-    x, y = observed()
+    x, y = observed(samples)
     points = np.linspace(0.0, 5.0, POINTS)[None]
     learned = learn(attention, runtime, x, y)
     fits = {}
@@ -89,7 +91,7 @@ def picture(
         above.set_title(title)
         above.set_ylim(-1.5, 6.0)
         image = below.imshow(
-            weights.T, aspect="auto", origin="lower", cmap="magma_r", extent=(0.0, 5.0, 0.0, SAMPLES), vmin=0.0
+            weights.T, aspect="auto", origin="lower", cmap="magma_r", extent=(0.0, 5.0, 0.0, len(x)), vmin=0.0
         )
         figure.colorbar(image, ax=below, orientation="horizontal", shrink=0.8)
         below.set_xlabel("point")
@@ -101,4 +103,5 @@ def picture(
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "torch", sys.argv[2] if len(sys.argv) > 2 else None)
+    arguments = dict(enumerate(sys.argv))
+    main(arguments.get(1, "torch"), arguments.get(2), int(arguments.get(3, 50)))

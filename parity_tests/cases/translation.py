@@ -178,7 +178,8 @@ def transformer_cases() -> Iterator[Case]:
     for label, shows, options, dtypes in SUBLAYERS:
         shared = {"num_heads": 4, "num_key_heads": 2} if "num_key_heads" in options else {}
         layers = {"num_layers": 2} if label == "plain" else {}
-        yield case(label, shows, ragged, dtypes, {**options, **shared, **layers})
+        kinds = FULL if label == "plain" else dtypes  # rounded to bfloat16, a hidden feature near 0 changes its sign
+        yield case(label, shows, ragged, kinds, {**options, **shared, **layers})
     learned = {"positions": "learned", "num_positions": 7}
     yield case("learned", "Positions that are learned, as many as the longest source has.", ragged, FULL, learned)
     yield case("no_positions", "No positions.", ragged, EXACT, {"positions": "none"})

@@ -59,8 +59,28 @@ def test_kernel_regression(backend: SimpleNamespace, example: Callable[..., str]
     file = tmp_path / "fit.png"
     output = example("kernel_regression.py", backend.name, file)
     errors = [float(error) for error in re.findall(r"error ([\d.]+)", output)]
-    assert len(errors) == 4 and errors[3] == min(errors) and "learned: 0.46" in output
+    assert len(errors) == 4 and errors[3] == min(errors) and "learned: 0.29" in output
     assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_scores(backend: SimpleNamespace, example: Callable[..., str], tmp_path: Path):
+    """Equal keys make all scores alike, random ones do not; a sum has no say; the picture is drawn."""
+    file = tmp_path / "weights.png"
+    output = example("scores.py", backend.name, file)
+    equal, random = re.findall(r"differ by up to ([\d.]+);", output)
+    assert (equal, random) == ("0.000", "0.424") and "49 % of a query's weight" in output
+    of_sums, of_scores = map(float, re.findall(r"two queries differ by up to (\S+)\n", output))
+    assert of_sums < 1e-15 < 0.03 < of_scores
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_positions(backend: SimpleNamespace, example: Callable[..., str]):
+    """Without positions no output changes; rotated heads tell the order again in every layer, added vectors do not."""
+    rows = re.findall(r": (\w+) +((?:[\d.]+% *)+)\n", example("positions.py", backend.name))
+    changes = {kind: [float(change) for change in row.replace("%", "").split()] for kind, row in rows}
+    assert list(changes) == ["none", "sinusoidal", "learned", "rotary", "relative", "alibi"]
+    assert changes["none"] == [0.0] * 4
+    assert changes["rotary"] == [26.54, 42.34, 53.76, 59.87] and changes["sinusoidal"] == [18.49, 18.41, 20.25, 22.94]
 
 
 def test_prune_heads(backend: SimpleNamespace, example: Callable[..., str]):
