@@ -2,7 +2,7 @@
 
 A sentence is read twice, the second time with two words swapped, by stacks of drawn parameters. Without positions, the
 outputs of the other words stay the same: self-attention does not see the order. Positions that are added to the words
-are told once, at the bottom, and every layer mixes them with the words; rotated heads and biases tell them again in
+enter once, at the bottom, and every layer mixes them with the words; with rotated heads and biases they enter again in
 every layer. Prints how much the other words' outputs change, as a share of their size, by the depth of the stack.
 """
 

@@ -291,7 +291,10 @@ MULTI_HEAD_ATTENTION = Layer(
     complete=_heads_sizes,
     own_shapes=_heads_shapes,
     inside=_heads_inside,
-    parts={"scored": "the attention layer of score, whose parameters the heads share"},
+    parts={
+        "scored": "the attention layer of score, whose parameters the heads share",
+        "rotary": "the RotaryPositions of rotary_layout, which has none",
+    },
     notes=(
         "query_size is the features of a query and of the context. num_heads must divide hidden_size: head h has the "
         "rows from h·head_size to (h + 1)·head_size - 1 of W_q, W_k and W_v, with head_size = hidden_size/num_heads. "

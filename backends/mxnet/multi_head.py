@@ -73,6 +73,7 @@ class MultiHeadAttention(ScoredAttention):
         b_v: (num_key_heads · head_size,), biases of the values, if bias
         b_o: (query_size,), biases of the context, if bias
         scored.*: the attention layer of score, whose parameters the heads share
+        rotary.*: the RotaryPositions of rotary_layout, which has none
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762

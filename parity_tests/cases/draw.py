@@ -18,6 +18,7 @@ from parity_tests.cases.covering import (
     BOUNDS,
     MAGNITUDES,
     MOST_WORK,
+    TRANSFORMERS,
     Call,
     broadcast,
     equal_sizes,
@@ -62,6 +63,12 @@ POSITIVE = (0.375, 1.0, 2.0)
 COUNTED = (0, 1, 2, 3, 40)
 WIDTHS = (1, 2, 3, 4, 16)
 """Options that are sizes but not of axes: those of blocks, strides and beams."""
+OF_POSITIONS = {
+    "num_positions": "learned",
+    **dict.fromkeys(("num_buckets", "max_distance"), "relative"),
+    **dict.fromkeys(("rotary_layout", "rotary_base"), "rotary"),
+}
+"""The kind of positions of a Transformer that alone has an option."""
 HIDDEN = ("", "nan", "inf", "-inf", "1e30")
 SEEDS = 2**16
 ATTEMPTS = 1000
@@ -118,12 +125,26 @@ def attempted_family(
         given = call.one_of
     passed = [tensor for tensor in call.inputs if not tensor.optional or tensor.name in given]
     types = {tensor.name: pick(("int32", *INTEGER)) for tensor in passed if tensor.kind == "integer"}
+    dtype, options = pick(dtypes), drawn_options(call, sizes, pick)
+    if entry.name in TRANSFORMERS and call.has("positions"):
+        if pick(EITHER):
+            options["positions"] = pick(("rotary", "relative"))  # which have options of their own
+        kind = options.get("positions", "sinusoidal")
+        sizes, options = (
+            {name: value for name, value in drawn.items() if OF_POSITIONS.get(name, kind) == kind}
+            for drawn in (sizes, options)
+        )
+        needed = {"learned": "num_positions", "relative": "num_buckets"}.get(kind)
+        if needed and needed not in sizes:
+            sizes[needed] = pick(call.choices[needed])
+        if "max_distance" in sizes:  # shorter distances have a bucket each
+            sizes["max_distance"] = max(sizes["max_distance"], sizes["num_buckets"])
     row = Drawn(
         operator=entry.name,
         method=call.method,
-        dtype=pick(dtypes),
+        dtype=dtype,
         sizes=sizes,
-        options=drawn_options(call, sizes, pick),
+        options=options,
         given=tuple(given),
         rows=bool(OF_ROWS & set(given)) and pick(EITHER),
         ones=tuple(axis for axis in broadcast(call, given) if pick(NOW_AND_THEN)),

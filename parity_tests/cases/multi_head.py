@@ -61,6 +61,8 @@ def rotary_cases(full: Arrays) -> Iterator[Case]:
     every.pop("dropout_mask")
     shows = "Halves rotated, another base, heads that share keys, and each sequence's queries at an offset."
     yield case("rotary_halves", shows, {**every, "offset": offset}, {**halves, "hidden_size": 24}, FULL)
+    shows = "Prepare, then attend with queries at an offset."
+    yield case("prepared_rotary", shows, {**full, "offset": offset}, rotary, EXACT, method="attend")
     at_three = {**full, "offset": np.array(3, np.int32)}
     yield case("rotary_offset", "One offset for all sequences.", at_three, rotary, EXACT)
     steps: Arrays = {f"steps.{name}": full[name][:, 4:].copy() for name in ("keys", "values")}

@@ -86,7 +86,11 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
 """Label, what it shows, options and dtypes of the cases that every layer has."""
 ROTARY = {"rotary_layout": "concatenated", "rotary_base": 50.0}
 POSITIONED: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("rotary", "Queries and keys rotated by their positions.", {"positions": "rotary"}),
+    (
+        "rotary",
+        "Queries and keys rotated by their positions.",
+        {"positions": "rotary", "rotary_layout": "interleaved"},
+    ),
     ("rotary_halves", "Rotated halves, and another base.", {**PRE, "positions": "rotary", **ROTARY}),
     ("alibi", "A bias that falls with the distance.", {"positions": "alibi"}),
     ("relative", "A learned bias of distances.", {"positions": "relative", "num_buckets": 5}),
@@ -131,6 +135,8 @@ def encoder_layer_cases() -> Iterator[Case]:
         yield case(label, shows, {**inputs, "valid_lens": LENS}, {**LAYER, **options}, dtypes)
     yield case("open", "Neither lengths nor mask.", inputs, LAYER, EXACT)
     yield case("rotary", "Rotated queries and keys.", {**inputs, "valid_lens": LENS}, {**LAYER, **ROTARY})
+    pairs = {**LAYER, "rotary_layout": "interleaved"}
+    yield case("rotary_pairs", "Rotated as in the paper.", {**inputs, "valid_lens": LENS}, pairs, EXACT)
     hidden = {"inputs": hidden_steps(inputs["inputs"], LENS), "valid_lens": LENS}
     for norm in ("post", "pre"):
         shows = f"NaN and inf in padded steps, with norm={norm!r}."
@@ -170,6 +176,8 @@ def decoder_layer_cases() -> Iterator[Case]:
         yield case(label, shows, {**inputs, "valid_lens": lens}, {**config, **options}, kinds)
     yield case("open", "Neither lengths nor mask.", inputs, config, EXACT)
     yield case("rotary", "Rotated in self-attention alone.", {**inputs, "valid_lens": lens}, {**config, **ROTARY})
+    pairs = {**config, "rotary_layout": "interleaved"}
+    yield case("rotary_pairs", "Rotated as in the paper.", {**inputs, "valid_lens": lens}, pairs, EXACT)
     hidden = {**inputs, "encoder_outputs": hidden_steps(encoded, lens), "valid_lens": lens}
     yield case("hidden", "NaN and inf in hidden keys.", hidden, config)
     shows = "Lengths of each step, a mask, a step that sees no key, and a bias of self-attention."

@@ -185,6 +185,11 @@ def transformer_cases() -> Iterator[Case]:
     yield case("no_positions", "No positions.", ragged, EXACT, {"positions": "none"})
     rotary = {"positions": "rotary", "rotary_base": 50.0, "rotary_layout": "concatenated"}
     yield case("rotary", "Rotated queries and keys.", ragged, FULL, rotary)
+    pairs = {"positions": "rotary", "rotary_layout": "interleaved"}
+    yield case("rotary_pairs", "Rotated as in the paper.", ragged, EXACT, pairs)
+    yield case("alibi", "A bias that falls with the distance.", ragged, EXACT, {"positions": "alibi"})
+    no_last_norm = {"norm": "pre", "last_norm": False}
+    yield case("no_last_norm", "No norm behind the last layers.", ragged, EXACT, no_last_norm)
     yield case("last_norm", "Encoder and decoder as torch.nn.Transformer has them.", ragged, EXACT, {"last_norm": True})
     relative = {"positions": "relative", "num_buckets": 6, "max_distance": 5}
     yield case("relative", "A table of distances in the encoder, and one in the decoder.", ragged, FULL, relative)

@@ -38,6 +38,7 @@ def tuples_named(signature: str) -> str:
 def configurations(layer: Layer) -> Iterator[dict[str, Any]]:
     """Constructor's arguments: the least there are, and each choice of words and flags on its own."""
     least = {option.name: 4 for option in layer.options if option.default is None}
+    stacked = any(option.name == "positions" for option in layer.options)
     yield least
     for option in layer.options:
         for value in option.choices or ((True, False) if option.type == "bool" else ()):
@@ -48,6 +49,10 @@ def configurations(layer: Layer) -> Iterator[dict[str, Any]]:
                 config["num_positions"] = 5
             if value == "learned" and option.name == "positions":
                 config["num_positions"] = 5
+            if value == "relative":
+                config["num_buckets"] = 4
+            if option.name == "rotary_layout" or value == "rotary":
+                config |= {"num_heads": 2, **({"positions": "rotary"} if stacked else {})}
             if option.name == "bridge":
                 config["bidirectional"] = True
             yield config

@@ -166,7 +166,7 @@ def test_a_red_one_is_repeated_by_its_line(check: Check):
     arguments = shlex.split(commands[0])
     assert arguments[:3] == ["attention-parity", "check", "mine.py"]
     result = invoke(*arguments[1:])
-    assert result.exit_code == 1 and "red 1 of 2 comparisons" in squeezed(result) and commands[0] in result.output
+    assert result.exit_code == 1 and "red 1 of 1 comparisons" in squeezed(result) and commands[0] in result.output
     assert check(RIGHT, *arguments[3:]).exit_code == 0
 
 

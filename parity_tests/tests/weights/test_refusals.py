@@ -174,10 +174,6 @@ REFUSED: list[tuple[Any, str]] = [
         + PASSED.replace("norm=..., ", "positions=..., "),
     ),
     (
-        lambda: to_canonical({n: a for n, a in stack().items() if not n.startswith("norm")}, STACK, **OPTIONS),
-        "torch.nn.TransformerEncoder: norm.g (6,) of TransformerEncoder is missing.",
-    ),
-    (
         lambda: stack({"embeddings": "tokens."}),
         "there is no part 'embeddings'; the names begin with embedding, positions, layers, norm.",
     ),
