@@ -36,6 +36,6 @@ def test_a_layer_shows_what_the_specification_names(backend: SimpleNamespace, sp
     named |= {method.name.partition(".")[2] for method in specification.methods}
     named |= {parameter.name.partition(".")[0] for parameter in specification.parameters}
     named |= {option.name for option in specification.options}
-    named |= {*specification.inside(specification.sizes(config))}
+    named |= {*specification.parts, *specification.inside(specification.sizes(config))}
     shown = {name for name in dir(layer) if not name.startswith("_")} - {*dir(framework())}
     assert not sorted(shown - named)
