@@ -159,8 +159,7 @@ class TransformerEncoder(Specified):
         parts = self.specification.inside(self.sizes)
         self.embedding = nnx.Embed(vocab_size, features, **made)
         self.positions = positions_layer(parts.get("positions"), **made)
-        relative = (num_buckets, num_heads) if num_buckets else None
-        self.bias_table = drawn(relative, features, param_dtype, rngs) if relative else None
+        self.bias_table = drawn((num_buckets, num_heads), features, param_dtype, rngs) if num_buckets else None
         self.layers = nnx.List(
             TransformerEncoderLayer(**parts[f"layers.{number}"].config, **made) for number in range(num_layers)
         )
@@ -373,8 +372,7 @@ class TransformerDecoder(Specified):
         parts = self.specification.inside(self.sizes)
         self.embedding = nnx.Embed(vocab_size, features, **made)
         self.positions = positions_layer(parts.get("positions"), **made)
-        relative = (num_buckets, num_heads) if num_buckets else None
-        self.bias_table = drawn(relative, features, param_dtype, rngs) if relative else None
+        self.bias_table = drawn((num_buckets, num_heads), features, param_dtype, rngs) if num_buckets else None
         self.layers = nnx.List(
             TransformerDecoderLayer(**parts[f"layers.{number}"].config, **made) for number in range(num_layers)
         )

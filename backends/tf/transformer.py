@@ -153,8 +153,7 @@ class TransformerEncoder(Specified):
             self.embedding = keras.layers.Embedding(vocab_size, features, dtype=policy, name="embedding")
             self.embedding.supports_masking = True  # `call` hands the mask of the tokens on
             self.positions = positions_layer(parts.get("positions"), dtype=policy, name="positions")
-            relative = (num_buckets, num_heads) if num_buckets else None
-            self.bias_table = drawn(self, "bias_table", relative, features) if relative else None
+            self.bias_table = drawn(self, "bias_table", (num_buckets, num_heads), features) if num_buckets else None
             self.layers = [
                 TransformerEncoderLayer(**parts[f"layers.{number}"].config, dtype=policy, name=f"layer_{number}")
                 for number in range(num_layers)
@@ -386,8 +385,7 @@ class TransformerDecoder(Specified):
             self.embedding = keras.layers.Embedding(vocab_size, features, dtype=policy, name="embedding")
             self.embedding.supports_masking = True  # `call` hands the mask of the tokens on
             self.positions = positions_layer(parts.get("positions"), dtype=policy, name="positions")
-            relative = (num_buckets, num_heads) if num_buckets else None
-            self.bias_table = drawn(self, "bias_table", relative, features) if relative else None
+            self.bias_table = drawn(self, "bias_table", (num_buckets, num_heads), features) if num_buckets else None
             self.layers = [
                 TransformerDecoderLayer(**parts[f"layers.{number}"].config, dtype=policy, name=f"layer_{number}")
                 for number in range(num_layers)

@@ -150,8 +150,7 @@ class TransformerEncoder(Specified):
         parts = self.specification.inside(self.sizes)
         self.embedding = nn.Embedding(vocab_size, features, **placed)
         self.positions = positions_layer(parts.get("positions"), **placed)
-        relative = (num_buckets, num_heads) if num_buckets else None
-        self.bias_table = drawn(relative, features, dtype, device) if relative else None
+        self.bias_table = drawn((num_buckets, num_heads), features, dtype, device) if num_buckets else None
         self.layers = nn.ModuleList(
             TransformerEncoderLayer(**parts[f"layers.{number}"].config, **placed) for number in range(num_layers)
         )
@@ -359,8 +358,7 @@ class TransformerDecoder(Specified):
         parts = self.specification.inside(self.sizes)
         self.embedding = nn.Embedding(vocab_size, features, **placed)
         self.positions = positions_layer(parts.get("positions"), **placed)
-        relative = (num_buckets, num_heads) if num_buckets else None
-        self.bias_table = drawn(relative, features, dtype, device) if relative else None
+        self.bias_table = drawn((num_buckets, num_heads), features, dtype, device) if num_buckets else None
         self.layers = nn.ModuleList(
             TransformerDecoderLayer(**parts[f"layers.{number}"].config, **placed) for number in range(num_layers)
         )

@@ -158,6 +158,17 @@ def test_a_transformer_begins_with_gains_of_one_and_has_no_settings_of_recurrent
             small(**wrong)
 
 
+def test_a_transformer_has_the_arrays_of_its_positions_and_a_tied_one_no_matrix_of_logits():
+    data = read_data(small(), PAIRS)
+    relative, learned = (
+        new_model(small(model="transformer", num_heads=2, positions=kind, tied=kind == "relative"), data, "jax")
+        for kind in ("relative", "learned")
+    )
+    assert relative.parameters["decoder.bias_table"].shape == (32, 2)
+    assert learned.parameters["encoder.positions.P"].shape[0] == small().max_tokens
+    assert ["decoder.dense.W" in model.parameters for model in (relative, learned)] == [False, True]
+
+
 def test_scores_come_together():
     scores = bleu.scores([["a", "b", "c", "d"], ["x"]], [[["a", "b", "c", "d"]], [["y"]]])
     assert set(scores) == {"bleu", "third_party", "exact"} and scores["exact"] == scores["third_party"] == 0.5
