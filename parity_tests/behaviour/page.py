@@ -414,7 +414,7 @@ def disagreement(name: str, records: Records) -> int:
 def _answers(section: Section, records: Records) -> list[tuple[ThirdParty, str]]:
     """The calls that were asked, and their answers."""
     recorded = [target for target in THIRD_PARTY if target.id in records]
-    answers = [(target, _answer(section, records[target.id][-1]["found"])) for target in recorded]
+    answers = [(target, answer_of(section, records[target.id][-1]["found"])) for target in recorded]
     return [(target, words) for target, words in answers if words]
 
 
@@ -434,7 +434,7 @@ CASE_OF = {
 """The difference between the findings of a section, where they have none of a dtype."""
 
 
-def _answer(section: Section, found: dict[str, str]) -> str:
+def answer_of(section: Section, found: dict[str, str]) -> str:
     """The findings of a section in one line; empty if there are none."""
     words = {name: _plain(found[name]) for name in section.findings if name in found}
     if len({*words.values()}) <= 1 and (len(words) == len(section.findings) or ABSENT in words.values()):
@@ -492,7 +492,7 @@ def _table(section: Section, records: Records) -> Iterator[str]:
     rows: dict[tuple[str, str], dict[str, None]] = {}
     for target, answer in sorted(answers, key=lambda pair: pair[1] == ABSENT):
         alike = {words for other, words in answers if _function(other) == _function(target)} == {answer}
-        rows.setdefault((FRAMEWORKS[target.module], answer), {})[_call(target, settings=not alike)] = None
+        rows.setdefault((FRAMEWORKS[target.module], answer), {})[name_of(target, settings=not alike)] = None
     yield "| framework | call | answer |"
     yield "|---|---|---|"
     for (framework, answer), calls in rows.items():
@@ -503,7 +503,7 @@ def _function(target: ThirdParty) -> tuple[str, str]:
     return target.module, target.call.partition(", ")[0]
 
 
-def _call(target: ThirdParty, settings: bool) -> str:
+def name_of(target: ThirdParty, settings: bool) -> str:
     """The name of a call, with its settings where other settings of the same function differ."""
     name, *rest = target.call.split(", ")
     marked = (f"`{setting}`" if "_" in setting or "=" in setting else setting for setting in rest)

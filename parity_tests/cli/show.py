@@ -116,13 +116,13 @@ def diff(file: str, left: str, right: str, target: Path | None) -> None:
     short_help="Print the operator reference with porting pitfalls.",
     epilog=options.examples("operators", "operators --write"),
 )
-@click.option("--write", is_flag=True, help="Write the page and the docstrings of all backends (in a checkout).")
+@click.option("--write", is_flag=True, help="Write the docstrings of the reference and all backends (in a checkout).")
 def print_operators(write: bool) -> None:
-    """Print docs/operators.md: formula, shapes, parameters, calls and porting pitfalls of each operator."""
+    """Print formula, shapes, parameters, calls and porting pitfalls of each operator, as Markdown."""
     if not write:
         click.echo(operators_page.page(), nl=False)
         return
-    if not docstrings.PAGE.is_file():
+    if not (docstrings.ROOT / "pyproject.toml").is_file():
         raise click.UsageError("--write requires a checkout of the project")
     changed = [(path, text) for path, text in docstrings.pages() if path.read_text(encoding="utf-8") != text]
     for path, text in changed:

@@ -1,4 +1,4 @@
-"""Generate docs/operators.md from the specification: each operator with its calls and porting pitfalls."""
+"""Generate the reference of operators from the specification: each with its calls and porting pitfalls, as Markdown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ IMPORTS = {name: f"from backends import {name} as attention" for name in FRAMEWO
 
 def page() -> str:
     """The whole page, as Markdown."""
-    return "\n".join([*_head(), *(line for file in TITLES for line in _file(file)), ""])
+    contents = ["", "## Contents", "", *_contents()]
+    return "\n".join([*head(), *contents, *(line for file in TITLES for line in _file(file)), ""])
 
 
 def entries(file: str) -> list[Entry]:
@@ -49,9 +50,9 @@ HEAD = """# Operators
 Every form of attention that the specification knows: its formula, shapes, parameters and source, the names it goes
 by elsewhere, how it is called in each framework, and the porting pitfalls.
 
-`attention-parity operators` prints this page; with `--write` it writes the page and the docstrings of the reference and
-of all backends, and a test compares them with the specification. Shapes are named by axes; an axis with `?` may be left
-out. `True` in a mask means "may attend".
+`attention-parity operators` prints this; with `--write` it writes the docstrings of the NumPy reference and of all
+backends, and a test compares them with the specification. Shapes are named by axes; an axis with `?` may be left out.
+`True` in a mask means "may attend".
 
 ## How it is called
 
@@ -60,7 +61,8 @@ last, by keyword:
 """
 
 
-def _head() -> Iterator[str]:
+def head() -> Iterator[str]:
+    """What holds for all operators: how they are called, and the pitfalls of every decoder."""
     yield HEAD
     yield "| backend | import | a layer with parameters also takes | keywords of that framework |"
     yield "|---|---|---|---|"
@@ -72,9 +74,9 @@ def _head() -> Iterator[str]:
     yield "## Porting pitfalls of every decoder"
     yield ""
     yield from (f"- {sentence}" for sentence in DECODING)
-    yield ""
-    yield "## Contents"
-    yield ""
+
+
+def _contents() -> Iterator[str]:
     for file, title in TITLES.items():
         links = ", ".join(f"[{entry.name}](#{entry.name.lower()})" for entry in entries(file))
         yield f"- {title}: {links}"
@@ -84,18 +86,15 @@ def _file(file: str) -> Iterator[str]:
     yield ""
     yield f"## {TITLES[file]}"
     for entry in entries(file):
+        yield from ("", f"### {entry.name}", "", entry.summary, "")
+        yield "    " + "\n    ".join(part.strip() for part in entry.formula.split(";  "))
         yield ""
-        yield from _entry(entry)
+        yield from details(entry)
 
 
-def _entry(entry: Entry) -> Iterator[str]:
+def details(entry: Entry) -> Iterator[str]:
+    """What follows the formula: notes, source, other names, calls, arrays, options and pitfalls."""
     porting = PORTING.get(entry.name, Porting(()))
-    yield f"### {entry.name}"
-    yield ""
-    yield entry.summary
-    yield ""
-    yield "    " + "\n    ".join(part.strip() for part in entry.formula.split(";  "))
-    yield ""
     yield from (entry.notes, "") if entry.notes else ()
     yield f"- **Source**: {entry.source}"
     yield f"- **Also called**: {', '.join(porting.also)}"

@@ -1,4 +1,4 @@
-"""Other names and porting pitfalls of each function and layer, for docs/operators.md; no implementation reads them."""
+"""Other names and porting pitfalls of each function and layer, for its page; no implementation reads them."""
 
 from __future__ import annotations
 

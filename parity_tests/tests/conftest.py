@@ -34,6 +34,7 @@ NEEDED = {
     "test_html_report.py": "jinja2",
     "test_bench_report.py": "jinja2",
     "test_browser.py": "selenium",
+    "test_site.py": "selenium",
 }
 """The files that need a library which is no framework."""
 

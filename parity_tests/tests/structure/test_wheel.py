@@ -105,7 +105,7 @@ def test_nothing_is_installed_by_a_name_that_no_index_has():
 
 def test_constraints_pin_every_environment():
     tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
-    names = {"parity", "torch", "tf", "jax", "mxnet", "core-oldest", "core-newest", "gpu"}
+    names = {"parity", "torch", "tf", "jax", "mxnet", "core-oldest", "core-newest", "gpu", "docs"}
     assert {path.stem for path in (ROOT / "constraints").glob("*.txt")} == names
     assert "UV_CONSTRAINT" in tox
     for name in names:

@@ -1,0 +1,102 @@
+"""The site in headless Chromium: search, tabs, formulas, two widths, light and dark; `tox run -e docs` builds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from parity_tests.tests.places import ROOT
+from parity_tests.tests.reports.test_browser import SIZES, chromium, shown
+
+__all__ = ["chromium"]
+
+SITE = ROOT / "build" / "site"
+PAGES = (
+    "index",
+    "installation",
+    "tutorials/use",
+    "operators/index",
+    "operators/masked_softmax",
+    "commands",
+    "glossary",
+)
+UNRENDERED = """
+return [...document.querySelectorAll("math")].map((one) => one.getBoundingClientRect())
+    .filter((box) => box.width < 20 || box.height < 10).length;
+"""
+"""How many formulas take no room, which is how they look where MathML is not rendered."""
+
+
+@pytest.fixture
+def visited(chromium: webdriver.Chrome) -> Iterator[Callable[..., webdriver.Chrome]]:
+    """Open a page of the site; afterwards, nothing was logged, and nothing was requested from elsewhere."""
+    assert (SITE / "index.html").is_file(), "the site is not built. Run: tox run -e docs"
+    chromium.get("about:blank")
+    for log in ("browser", "performance"):
+        chromium.get_log(log)  # which forgets it
+
+    def visit(page: str, size: str = "desktop", scheme: str = "light") -> webdriver.Chrome:
+        width, height = SIZES[size]
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == "phone"}
+        chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        name, mark, query = page.partition("?")
+        chromium.get(f"{(SITE / f'{name}.html').as_uri()}{mark}{query}")
+        return chromium
+
+    yield visit
+    assert not [entry for entry in chromium.get_log("browser") if entry["level"] == "SEVERE"]
+    events = [json.loads(entry["message"])["message"] for entry in chromium.get_log("performance")]
+    requests = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    assert requests and all(url.startswith((SITE.as_uri(), "data:")) for url in requests)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", PAGES)
+def test_each_page_fits_its_width(visited: Callable[..., webdriver.Chrome], page: str, size: str, scheme: str):
+    driver = visited(page, size, scheme)
+    shown(driver, "h1")
+    assert driver.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+    background = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, background[4:-1].split(", ")[:3])) < 3 * 128) == (scheme == "dark")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("Bahdanau", "BahdanauDecoder"), ("closed", "Glossary"), ("sequence mask", "attention_mask")],
+)
+def test_the_search_finds(visited: Callable[..., webdriver.Chrome], words: str, expected: str):
+    driver = visited(f"search?q={words}")
+
+    def found(driver: webdriver.Chrome) -> list[str]:
+        return [one.text for one in driver.find_elements(By.CSS_SELECTOR, "#search-results li > a")]
+
+    assert expected in WebDriverWait(driver, 20).until(found)[:5]
+
+
+def test_closed_leads_to_fully_masked(visited: Callable[..., webdriver.Chrome]):
+    driver = visited("glossary")
+    rows = [row.text for row in shown(driver, "tr") if "closed row" in row.text]
+    assert len(rows) == 1 and rows[0].startswith("fully masked row")
+
+
+def test_a_tab_switches_on_every_page(visited: Callable[..., webdriver.Chrome]):
+    """A framework that is chosen on one page is chosen on the next."""
+    driver = visited("operators/dot_score")
+    assert "torch" in shown(driver, ".sd-tab-content pre")[0].text
+    next(tab for tab in shown(driver, ".sd-tab-set > label") if tab.text == "JAX").click()
+    assert "jax" in shown(driver, ".sd-tab-content pre")[0].text
+    assert "jax" in shown(visited("operators/cosine_score"), ".sd-tab-content pre")[0].text
+
+
+@pytest.mark.parametrize("page", sorted(path.stem for path in (ROOT / "docs" / "operators").glob("[!i]*.md")))
+def test_formulas_render(visited: Callable[..., webdriver.Chrome], page: str):
+    driver = visited(f"operators/{page}")
+    assert len(shown(driver, ".formula math")) > 0 and driver.execute_script(UNRENDERED) == 0
