@@ -42,6 +42,7 @@ copybutton_prompt_text = "$ "
 
 html_theme = "furo"
 html_title = project
+html_favicon = "site/static/favicon.svg"
 html_static_path = ["site/static"]
 html_css_files = ["site.css"]
 html_copy_source = False
