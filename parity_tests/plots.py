@@ -1,30 +1,37 @@
 """Plots: attention weights as heatmaps with the words on both axes, of single sentences or of all layers and heads, and
 loss curves of several trainings.
 
-Requires matplotlib. No window is opened; save the returned figure.
+Requires matplotlib, the extra [plot]. No window is opened: save the returned figure, or let a notebook show it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+
+from parity_tests.colours import colours_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = "viridis"
-WIDEST = 15.0
-"""The maximum width of a figure in inches; further heatmaps start a new row."""
+Scale = Literal["full", "shared", "each"]
+"""The range of the colours: 0 to 1; 0 to the largest weight of all heatmaps; 0 to the largest of each, with its bar."""
+COLOUR_MAP = "viridis"
+WIDEST, TALLEST = 15.0, 15.0
+"""The size of a figure in inches that heatmaps are made to fit, unless they would be smaller than `SMALLEST`."""
 CELL, SMALLEST = 0.3, 1.0
-"""The largest side of a cell and the smallest side of a heatmap in a grid, in inches."""
-BAR = 0.2
-"""The width of the colour bar of a grid in inches."""
+"""The largest side of a cell and the smallest side of a heatmap, in inches."""
+BAR, BESIDE, BELOW = 0.2, 1.3, 0.5
+"""The width of a colour bar, and the space for it and for the names of the axes, in inches."""
 POINTS, LEAST_LABEL = 60.0, 5.0
 """The height in points of a label that fits to an inch, and the smallest that can be read."""
+LETTER, LONGEST_LABEL = 0.075, 1.2
+"""The width of a letter, and the largest width of a label that is reckoned with, in inches."""
 PADDING: dict[str, Any] = {"facecolor": "white", "edgecolor": "0.6", "hatch": "////", "linewidth": 0.0}
 """The style of a padded column: hatched on white, unlike any weight."""
 
@@ -50,35 +57,21 @@ def heatmap(
     *,
     titles: Sequence[str] | None = None,
     padding: bool = False,
+    scale: Scale = "full",
 ) -> Figure:
-    """Plot attention weights: a row for each output token, a column for each input token, a fixed colour range of 0..1.
+    """Plot attention weights: a row for each output token, a column for each input token.
 
     Arguments: weights is an array (rows, columns) of any framework, or several arrays of any sizes (sentences or
     heads); outputs and inputs are the tokens of all, or a list for each. valid_lens, one number or one for each, is the
-    number of input tokens without padding: the other columns are cut off or, with padding=True, hatched. Raises:
-    ValueError, with the sizes, if tokens and weights do not fit; Undrawn if matplotlib is not installed.
+    number of input tokens without padding: the other columns are cut off or, with padding=True, hatched. The colours
+    range from 0 to 1 (scale="full"), to the largest weight of all heatmaps ("shared"), or of each ("each"). In a
+    notebook, the figure is shown where it is the last expression of a cell. Raises: ValueError, with the sizes, if
+    tokens and weights do not fit; Undrawn if matplotlib is not installed.
     """
     panels = _panels(weights, outputs, inputs, valid_lens, "heatmap")
     if titles is not None and len(titles) != len(panels):
         raise ValueError(f"heatmap: there are {len(titles)} titles for {len(panels)} heatmaps. Pass one for each.")
-    shown = [len(columns) if padding else valid for _, _, columns, valid in panels]
-    width = max(1.2 + 0.3 * max(shown, default=1), 2.0)
-    across = max(1, min(len(panels), int(WIDEST / width)))
-    down = -(-len(panels) // across)
-    height = max(1.1 + 0.34 * max(len(rows) for _, rows, _, _ in panels), 1.6)
-    figure = empty_figure(width * across + 0.9, height * down)
-    grid = figure.subplots(down, across, squeeze=False)
-    image = None
-    for position, axes in enumerate(grid.flat):
-        if position >= len(panels):
-            axes.axis("off")
-            continue
-        image = _panel(axes, *panels[position], padding)
-        if titles is not None:
-            axes.set_title(titles[position], fontsize=9)
-    assert image is not None
-    figure.colorbar(image, ax=grid, label="weight", shrink=0.9, fraction=0.04)
-    return figure
+    return _drawn(panels, None, titles, scale, "heatmap", padding)
 
 
 def grid(
@@ -87,15 +80,14 @@ def grid(
     inputs: Sequence[str] | None = None,
     valid_lens: int | None = None,
     *,
-    scale_each: bool = False,
+    scale: Scale = "shared",
 ) -> Figure:
     """Plot the attention weights of all layers and heads: a small heatmap for each, with a row of heads for each layer.
 
     Arguments: weights is an array (layers, heads, rows, columns) of any framework. outputs and inputs are the tokens of
     rows and columns; without them there are no labels. valid_lens is the number of input tokens without padding: the
-    other columns are cut off. The colours of all heatmaps range from 0 to the largest weight of all; with
-    scale_each=True, those of each range to its own largest weight, and each has a colour bar. Raises: ValueError, with
-    the sizes, if tokens and weights do not fit; Undrawn if matplotlib is not installed.
+    other columns are cut off. scale is that of `heatmap`. Raises: ValueError, with the sizes, if tokens and weights do
+    not fit; Undrawn if matplotlib is not installed.
     """
     array = as_numpy(weights)
     if array.ndim != 4 or 0 in array.shape:
@@ -106,30 +98,89 @@ def grid(
     rows = [""] * num_rows if outputs is None else outputs
     columns = [""] * num_columns if inputs is None else inputs
     panels = _panels(array.reshape(-1, num_rows, num_columns), rows, columns, valid_lens, "grid")
-    shown = max(panels[0][3], 1)
-    bar = 0.6 if scale_each else 0.15
-    cell = min(CELL, max((WIDEST - 1.5) / heads - bar, SMALLEST) / shown)
-    figure = empty_figure(
-        heads * (max(cell * shown, SMALLEST) + bar) + 1.5,
-        layers * (max(cell * num_rows, SMALLEST) + 0.4) + 0.9,
-    )
-    drawn = figure.subplots(layers, heads, squeeze=False)
-    largest = max(_largest(panel) for panel in panels)
-    for position, (axes, panel) in enumerate(zip(drawn.flat, panels, strict=True)):
-        layer, head = divmod(position, heads)
-        image = _panel(axes, *panel, padding=False)
-        axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9)
-        axes.tick_params(labelleft=head == 0, labeltop=layer == 0)
-        _thin_out(axes, cell)
-        if head == 0:
+    titles = [f"layer {layer + 1}, head {head + 1}" for layer in range(layers) for head in range(heads)]
+    return _drawn(panels, heads, titles, scale, "grid")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Heatmaps beside and below each other: how many, the side of a cell, and the figure's size, both in inches.
+
+    alike is whether all have the same tokens, which are then written once for each row and column of heatmaps.
+    """
+
+    across: int
+    down: int
+    cell: float
+    size: tuple[float, float]
+    alike: bool
+
+
+def layout(panels: Sequence[Panel], across: int | None, padding: bool, bars: bool) -> Layout:
+    """The layout of heatmaps, so many across as are given, else as many as let the cells be largest."""
+    shown = [columns if padding else columns[:valid] for _, _, columns, valid in panels]
+    num_rows, num_columns = max(1, *(len(panel[1]) for panel in panels)), max(1, *map(len, shown))
+    alike = all(panel[1:] == panels[0][1:] for panel in panels)
+    beside = _label_space(token for panel in panels for token in panel[1])
+    above = _label_space(token for tokens in shown for token in tokens)
+    right, top, left, over = 0.15 + (0.45 if bars else 0.0), 0.4, BESIDE, BELOW
+    if alike:
+        left, over = left + beside, over + above
+    else:
+        right, top = right + beside, top + above
+
+    def arranged(across: int) -> Layout:
+        """So many across, with the largest cells that fit the figure."""
+        down = math.ceil(len(panels) / across)
+        fitting = (WIDEST - left) / across - right, (TALLEST - over) / down - top
+        cell = min(CELL, max(fitting[0], SMALLEST) / num_columns, max(fitting[1], SMALLEST) / num_rows)
+        width = across * (max(cell * num_columns, SMALLEST) + right) + left
+        height = down * (max(cell * num_rows, SMALLEST) + top) + over
+        return Layout(across, down, cell, (round(width, 3), round(height, 3)), alike)
+
+    if across is not None:
+        return arranged(across)
+    most = max(1, min(len(panels), int((WIDEST - left) / (SMALLEST + right))))
+    layouts = map(arranged, range(1, most + 1))
+    best = max(layouts, key=lambda one: (one.size[1] <= TALLEST, one.cell, one.across))
+    return arranged(math.ceil(len(panels) / best.down))
+
+
+def _label_space(tokens: Iterable[str]) -> float:
+    """The length of the longest label in inches."""
+    return min(LETTER * max(map(len, tokens), default=0), LONGEST_LABEL)
+
+
+def _drawn(
+    panels: Sequence[Panel],
+    across: int | None,
+    titles: Sequence[str] | None,
+    scale: Scale,
+    function: str,
+    padding: bool = False,
+) -> Figure:
+    """A figure of heatmaps, with a bar of their colours, or one for each."""
+    limits = colour_limits(panels, scale, function)
+    chosen = layout(panels, across, padding, scale == "each")
+    figure = empty_figure(*chosen.size)
+    drawn = figure.subplots(chosen.down, chosen.across, squeeze=False)
+    for axes in drawn.flat[len(panels) :]:
+        axes.axis("off")
+    for position, (axes, panel, limit) in enumerate(zip(drawn.flat, panels, limits, strict=False)):
+        image = _panel(axes, panel, padding, limit)
+        first, highest = position % chosen.across == 0, position < chosen.across
+        axes.tick_params(labelleft=first or not chosen.alike, labeltop=highest or not chosen.alike)
+        _thin_out(axes, chosen.cell)
+        if titles is not None:
+            axes.set_title(titles[position], fontsize=9)
+        if first:
             axes.set_ylabel("outputs", fontsize=9)
-        if layer == layers - 1:
+        if position + chosen.across >= len(panels):
             axes.set_xlabel("inputs", fontsize=9)
-        image.set_clim(0.0, (_largest(panel) if scale_each else largest) or 1.0)
-        if scale_each:
+        if scale == "each":
             figure.colorbar(image, ax=axes).ax.tick_params(labelsize=6)
-    if not scale_each:
-        width, height = figure.get_size_inches()
+    if scale != "each":
+        width, height = chosen.size
         ratio = 0.9 * height / BAR
         figure.colorbar(image, ax=drawn, label="weight", shrink=0.9, fraction=2.0 * BAR / width, aspect=ratio)
     return figure
@@ -145,12 +196,22 @@ def _thin_out(axes: Axes, cell: float) -> None:
 
 
 Panel = tuple[np.ndarray, list[str], list[str], int]
+"""The weights of a heatmap, the tokens of its rows and columns, and the number of columns without padding."""
 
 
-def _largest(panel: Panel) -> float:
-    """The largest weight of a valid column."""
-    array, _, _, valid = panel
-    return float(array[:, :valid].max(initial=0.0))
+def colour_limits(panels: Sequence[Panel], scale: Scale, function: str) -> list[float]:
+    """The weight with the last colour, for each heatmap; 1 where all weights are 0.
+
+    Raises: ValueError if there is no such scale.
+    """
+    if scale not in get_args(Scale):
+        raise ValueError(f"{function}: there is no scale {scale!r}. Pass one of {', '.join(get_args(Scale))}.")
+    if scale == "full":
+        return [1.0] * len(panels)
+    largest = [
+        float(array[:, :valid].max(initial=0.0, where=np.isfinite(array[:, :valid]))) for array, _, _, valid in panels
+    ]
+    return [(one if scale == "each" else max(largest)) or 1.0 for one in largest]
 
 
 def _panels(weights: Any, outputs: Sequence[Any], inputs: Sequence[Any], valid_lens: Any, function: str) -> list[Panel]:
@@ -188,11 +249,12 @@ def _for_each(function: str, name: str, tokens: Sequence[Any], count: int) -> li
     return [list(one) for one in tokens]
 
 
-def _panel(axes: Axes, array: np.ndarray, rows: list[str], columns: list[str], valid: int, padding: bool) -> Any:
+def _panel(axes: Axes, panel: Panel, padding: bool, limit: float) -> Any:
+    array, rows, columns, valid = panel
     count = len(columns) if padding else valid
     shown = array[:, :count].copy()
     shown[:, valid:] = np.nan
-    image = axes.imshow(shown, cmap=COLOURS, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
+    image = axes.imshow(shown, cmap=COLOUR_MAP, vmin=0.0, vmax=limit, aspect="auto", interpolation="nearest")
     if count > valid:
         axes.axvspan(valid - 0.5, count - 0.5, **PADDING)
     axes.xaxis.tick_top()
@@ -210,6 +272,10 @@ def _visible(token: str) -> str:
     return token.replace(" ", "␣")
 
 
+WIDTHS = (5.0, 3.4, 1.9, 0.7)
+"""Of curves above each other, from below, in points."""
+
+
 def curves(losses: Mapping[str, Sequence[float]], *, validation: Mapping[str, Sequence[float]] | None = None) -> Figure:
     """Plot the loss of every step of several trainings and, below, their distances from the first.
 
@@ -222,24 +288,28 @@ def curves(losses: Mapping[str, Sequence[float]], *, validation: Mapping[str, Se
     figure = empty_figure(7.0, 5.6)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     (first, expected), *_ = losses.items()
-    styles = ("-", "--", "-.", ":")
+    colours = colours_of(losses)
     for position, (name, curve) in enumerate(losses.items()):
-        steps, style = np.arange(1, len(curve) + 1), styles[position % len(styles)]
-        (line,) = above.plot(steps, curve, style, label=name, linewidth=3.2 - 0.7 * (position % 4))
+        steps, colour = np.arange(1, len(curve) + 1), colours[name]
+        # Where curves coincide, each is seen on both sides of the next one.
+        above.plot(steps, curve, color=colour, label=name, linewidth=WIDTHS[position % len(WIDTHS)])
         if validation and validation.get(name):
             ends = np.linspace(0, len(curve), len(validation[name]) + 1)[1:]
-            marks = {"marker": "o", "markersize": 5 - position % 4, "linestyle": "none", "color": line.get_color()}
+            marks = {"marker": "o", "markersize": 5 - position % 4, "linestyle": "none", "color": colour}
             above.plot(ends, validation[name], label=f"{name}, validation", **marks)
         if position:
             both = min(len(curve), len(expected))
             distance = np.abs(np.subtract(curve[:both], expected[:both])) / np.abs(expected[:both])
-            below.plot(steps[:both], np.where(distance > 0, distance, np.nan), ".", markersize=3, label=name)
-    above.set_ylabel("loss, nats a token")
+            distance = np.where(distance > 0, distance, np.nan)
+            below.plot(steps[:both], distance, ".", color=colour, markersize=3, label=name)
+    above.set_title("Training loss", fontsize=10)
+    above.set_ylabel("loss, nats per token")
     above.legend(fontsize=8, ncols=2 if validation else 1)
     below.set_xlabel("step")
-    below.set_ylabel(f"relative distance\nfrom {first}")
+    below.set_ylabel("|a − b| / |b|")
     below.set_yscale("log")
     if len(losses) > 1:
+        below.set_title(f"Relative distance of the losses from {first}", fontsize=10)
         below.legend(fontsize=8, loc="upper left")
     for axes in (above, below):
         axes.grid(alpha=0.3)
@@ -252,7 +322,7 @@ def empty_figure(width: float, height: float) -> Figure:
     Raises: Undrawn if matplotlib is not installed.
     """
     try:
-        from matplotlib.figure import Figure
+        from parity_tests.figures import ShownFigure
     except ModuleNotFoundError as error:
-        raise Undrawn("pictures need matplotlib. Run: pip install matplotlib") from error
-    return Figure(figsize=(width, height), dpi=150, layout="constrained")
+        raise Undrawn("pictures need matplotlib, the extra [plot]. Run: pip install matplotlib") from error
+    return ShownFigure(width, height)

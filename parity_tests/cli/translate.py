@@ -324,6 +324,11 @@ def train_epoch(worker: Worker, data: Data) -> None:
 @beam_option
 @last_option
 @options.output_file("--heatmap", type=paths.Picture(), metavar="PICTURE", help="Plot the attention weights to a file.")
+@click.option(
+    "--scale",
+    type=click.Choice(get_args(plots.Scale)),
+    help="Colours of --heatmap: from 0 to 1 (full, the default), or to the largest weight of all (shared) or of each.",
+)
 def run(
     file: Path,
     sentences: tuple[str, ...],
@@ -332,8 +337,11 @@ def run(
     beam: dict[str, int],
     last: bool,
     heatmap: Path | None,
+    scale: plots.Scale | None,
 ) -> None:
     """Translate sentences from the arguments, or the lines of standard input."""
+    if scale is not None and heatmap is None:
+        raise click.UsageError("--scale is for a picture: name its file by --heatmap")
     with refusals():
         model = load_model(file, last)
         settings = model.settings
@@ -353,7 +361,8 @@ def run(
         if heatmap is not None:
             columns = [[*tokens[: settings.max_tokens - 1], corpora.EOS] for tokens in tokenised]
             rows = [[*worker.words(ids), corpora.EOS][: len(weights)] for ids, weights in decoded]
-            figure = plots.heatmap([weights for _, weights in decoded], rows, columns, titles=written)
+            weights = [array for _, array in decoded]
+            figure = plots.heatmap(weights, rows, columns, titles=written, scale=scale or "full")
             paths.draw(figure, heatmap)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -255,6 +256,14 @@ def test_the_code_of_the_readme_prints_the_output_below_it():
     command = [sys.executable, "-c", code.removeprefix("python")]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said == printed.removeprefix("\n")
+
+
+def test_the_heatmap_of_the_readme_is_drawn_from_the_weights_above_it(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    first, second = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(first + second, {})
+    assert (tmp_path / "weights.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_target_of_the_page_has_the_two_documented_bugs(tmp_path, monkeypatch):

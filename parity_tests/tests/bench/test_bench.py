@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from attention_core.operators.translation import TRANSLATORS
 from backends import FRAMEWORKS, Availability
-from parity_tests.bench import charts, measure, page, runner, worker
+from parity_tests.bench import measure, page, runner, worker
 from parity_tests.bench.items import (
     DIRECTIONS,
     EOS,
@@ -381,14 +381,6 @@ def test_the_speed_of_a_translator_is_in_tokens_per_second():
     assert not any(speeds[key] for key in speeds if key[0] == "dot" or key[2] == "memory")
     line = f"| transformer-beam | torch | {LAYERS['torch']} | 640 | 213 |"
     assert line in page.markdown(measured).splitlines()
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_chart_has_a_bar_for_each_ratio_and_a_line_for_each_form():
-    measured = runner.bench([ITEMS["dot"]], ["torch"], run=answering(), lengths=True)
-    bars, seconds, taken = charts.chart(measured).get_axes()
-    assert len(bars.patches) == len(measured.rows)
-    assert [len(axes.lines) for axes in (seconds, taken)] == [2, 2]
 
 
 def test_a_process_that_fails_reports_the_reason():
