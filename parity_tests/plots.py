@@ -258,8 +258,8 @@ def _panel(axes: Axes, panel: Panel, padding: bool, limit: float) -> Any:
     if count > valid:
         axes.axvspan(valid - 0.5, count - 0.5, **PADDING)
     axes.xaxis.tick_top()
-    axes.set_xticks(range(count), map(_visible, columns[:count]))
-    axes.set_yticks(range(len(rows)), map(_visible, rows))
+    axes.set_xticks(range(count), map(visible, columns[:count]))
+    axes.set_yticks(range(len(rows)), map(visible, rows))
     words = any(len(column) > 1 and not column.startswith("<") for column in columns)  # and not characters
     for label in axes.get_xticklabels():
         label.set_rotation(90 if words or len(label.get_text()) > 1 else 0)
@@ -267,7 +267,7 @@ def _panel(axes: Axes, panel: Panel, padding: bool, limit: float) -> Any:
     return image
 
 
-def _visible(token: str) -> str:
+def visible(token: str) -> str:
     """The token, with a visible symbol for a space."""
     return token.replace(" ", "␣")
 

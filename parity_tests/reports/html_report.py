@@ -1,7 +1,8 @@
 """A run as one HTML file: the matrix, what is red, every comparison, and the arrays of some, without any request.
 
-The page is report.html, a template of Jinja2, with report.css and report.js. The comparisons and the arrays are packed
-into it (JSON, compressed, in base64) and read when a place of the matrix is opened.
+The page is report.html, a template of Jinja2, with report.css and report.js, and with heatmap.css and heatmap.js. The
+comparisons and the arrays are packed into it (JSON, compressed, in base64) and read when a place of the matrix is
+opened.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import datetime
 import gzip
 import hashlib
 import json
-import math
 import platform
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -25,12 +25,11 @@ from markupsafe import Markup
 
 from attention_core.operators import FILE_OF, SPECIFICATION_VERSION, find
 from parity_tests.cases.call import TRAINING
-from parity_tests.cases.case import is_floating
 from parity_tests.cases.selection import Cell
 from parity_tests.judge.pair import Pair
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import NOT_JUDGED, RED, Verdict
-from parity_tests.reports import matrix
+from parity_tests.reports import heatmap, matrix
 from parity_tests.reports.certificate import OF_THIS_MACHINE
 from parity_tests.reports.ci_summary import together
 from parity_tests.reports.matrix import Place
@@ -67,7 +66,8 @@ def render(template: str, **context: Any) -> str:
 
 def page(run: Run) -> str:
     """The page of a run."""
-    script = (FOLDER / "report.js").read_text(encoding="utf-8")
+    # In this order: the report makes elements of the heatmap.
+    script = "".join(file.read_text(encoding="utf-8") for file in (heatmap.SCRIPT, FOLDER / "report.js"))
     comparisons = Comparisons(run)
     groups = red_groups(run)
     first = [group for group in groups[:MOST_RED] if group.verdicts[0].against == "reference"][:MOST_FIRST]
@@ -90,6 +90,7 @@ def page(run: Run) -> str:
         longest=max((sum(parts.values()) for parts in workers(run).values()), default=0.0),
         others={name: seconds for name, seconds in run.seconds.items() if " " not in name},
         slowest=slowest(run),
+        heatmap_styles=Markup(heatmap.STYLES.read_text(encoding="utf-8")),
         script=Markup(script),
         # Scripts other than this one do not run, whatever a message contains, and nothing can be requested.
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -367,20 +368,8 @@ def window(array: np.ndarray, center: int | None = None) -> dict[str, Any]:
         for at, size in zip((row, column), rows.shape, strict=True)
     )
     part = rows[top : top + WIDEST, left : left + WIDEST]
-    found = {"shape": array.shape, "dtype": array.dtype.name, "top": top, "left": left, "rows": plain(part)}
+    found = {"shape": array.shape, "dtype": array.dtype.name, "top": top, "left": left, "rows": heatmap.plain(part)}
     return found if center is None else {**found, "worst": [row - top, column - left]}
-
-
-def plain(array: np.ndarray) -> list[list[Any]]:
-    """The elements as numbers of four digits, or as the words nan, inf and -inf."""
-    if not is_floating(array):
-        return [[int(number) for number in row] for row in array]
-    return [[_rounded(number) for number in row] for row in array.astype(np.float64).tolist()]
-
-
-def _rounded(number: float) -> float | str:
-    text = f"{number:.4g}"
-    return float(text) if math.isfinite(float(text)) else text  # the largest of float64 become inf by rounding
 
 
 def count(part: Mapping[str, Any]) -> int:

@@ -197,12 +197,12 @@ async function body(data, row) {
   return element("div", { className: "body" },
     element("dl", {}, ...shown.flatMap(([name, text]) => [element("dt", { textContent: name }), element("dd", { textContent: text })])),
     element("code", { className: "command", textContent: command }), ...(navigator.clipboard ? [copy] : []),
-    ...(await figures(`${found.id}/${data.dtypes[rows.dtype[row]]}`, row)));
+    ...(await figures(`${found.id}/${data.dtypes[rows.dtype[row]]}`, data.quantities[rows.quantity[row]], row)));
 }
 
 // ---------------------------------------------------------------------------------------------- heatmaps
 
-async function figures(cell, row) {
+async function figures(cell, quantity, row) {
   const arrays = await unpacked("arrays");
   const values = arrays.values[row];
   if (!values) {
@@ -215,8 +215,30 @@ async function figures(cell, row) {
   const inputs = Object.entries(arrays.inputs[cell]).map(([name, part]) => heatmap(name, part, largest(part)));
   return [
     element("div", { className: "figures" }, ...compared),
+    ...byQuery(quantity, values),
     element("h3", { textContent: "Inputs" }),
     element("div", { className: "figures" }, ...inputs),
+  ];
+}
+
+// Attention weights, actual and expected, of those heads of which all queries are in the page.
+function byQuery(quantity, { actual, expected, difference }) {
+  const [queries] = actual.shape.slice(-2);
+  if (quantity !== "weights" || actual.shape.length < 2 || !difference) return [];
+  const heads = [];
+  for (let start = (queries - (actual.top % queries)) % queries; start + queries <= actual.rows.length; start += queries) {
+    const index = indices(actual.shape, actual.top + start, 0).split(", ").slice(0, -2).join(", ");
+    for (const [name, { rows }] of Object.entries({ actual, expected })) {
+      heads.push({ title: `${name}${index && `[${index}]`}`, weights: rows.slice(start, start + queries), limit: 1 });
+    }
+  }
+  if (!heads.length) return [];
+  const outputs = heads[0].weights.map((_, query) => `${query}`);
+  const inputs = actual.rows[0].map((_, key) => `${actual.left + key}`);
+  const query = (actual.top + actual.worst[0]) % queries;
+  return [
+    element("h3", { textContent: "Weights by query" }),
+    element("attention-heatmap", { data: { outputs, inputs, heads, query }, ariaLabel: "weights by query" }),
   ];
 }
 

@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from parity_tests.reports.heatmap import interactive_heatmap
 from parity_tests.reports.html_report import page
 from parity_tests.tests.reports import runs
 
@@ -30,7 +33,8 @@ const channels = (colour) =>
 const light = (colour) => channels(colour).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
     .reduce((sum, c, index) => sum + c * [0.2126, 0.7152, 0.0722][index], 0);
 const page = getComputedStyle(document.body).backgroundColor;
-const texts = "#matrix button, .legend li, header *, .status, a, #cases b, .heat td";
+const texts = "#matrix button, .legend li, header *, .status, a, #cases b, .heat td, " +
+    ".ah-numbers td, .ah-map button, .ah-map th, .ah-list td, .ah-list th";
 return [...document.querySelectorAll(texts)].map((one) => {
     const style = getComputedStyle(one);
     let back = one;
@@ -42,10 +46,26 @@ return [...document.querySelectorAll(texts)].map((one) => {
 """The elements whose text has less contrast than WCAG's level AA asks for."""
 
 
+WORDS = ["the", "cat", "sat", "on", "the", "mat", "and", "looked", "at", "<img src=x onerror=alert(1)>"]
+WEIGHTS = np.arange(1.0, 301.0).reshape(3, 10, 10) / 300.0
+
+
+def heatmaps() -> str:
+    """A page with two heatmaps: of three heads, and of one whose cells have numbers."""
+    first = interactive_heatmap(WEIGHTS, WORDS, WORDS, label="three heads")
+    second = interactive_heatmap([[0.1, 0.6, 0.75], [0.9, np.nan, 0.0]], ["va", "!"], ["go", ".", "x"], assets=False)
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+    head += '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
+    return (
+        f'<!doctype html><html lang="en">{head}<title>heatmaps</title><body style="background: Canvas">{first}{second}'
+    )
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages."""
     folder = tmp_path_factory.mktemp("pages")
+    (folder / "heatmaps.html").write_text(heatmaps(), encoding="utf-8")
     for name, run in {"green": runs.judged(), "red": runs.judged(red=True), "large": runs.large(MANY)}.items():
         (folder / f"{name}.html").write_text(page(run), encoding="utf-8")
     return folder
@@ -221,3 +241,77 @@ def test_many_comparisons_open_in_less_than_a_second(opened: Callable[..., webdr
     assert len(shown(driver, "#cases summary")) == 100
     shown(driver, ".more")[0].click()
     WebDriverWait(driver, 20).until(lambda driver: len(driver.find_elements(By.CSS_SELECTOR, "#cases summary")) > 100)
+
+
+def listed(driver: webdriver.Chrome, number: int = 0) -> list[str]:
+    """The weights of the chosen query, below each other."""
+    heatmap = driver.find_elements(By.CSS_SELECTOR, "attention-heatmap")[number]
+    return texts(heatmap.find_elements(By.CSS_SELECTOR, ".ah-list td"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_pointing_at_a_query_shows_its_weights_by_number(
+    opened: Callable[..., webdriver.Chrome], size: str, scheme: str
+):
+    driver = opened("heatmaps", size, scheme)
+    assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    assert not driver.execute_script(CONTRAST) and driver.title == "heatmaps"
+    assert listed(driver)[:3] == ["0.003", "0.337", "0.670"]  # of the first query for the first input, in each head
+    cell = driver.find_element(By.CSS_SELECTOR, '[data-head="0"][data-query="4"] td')
+    ActionChains(driver).move_to_element(cell).perform()
+    assert listed(driver)[:3] == [f"{weight:.3f}" for weight in WEIGHTS[:, 4, 0]]
+    assert shown(driver, ".ah-line")[0].text == "query the, 5 of 10"
+    chosen = driver.find_elements(By.CSS_SELECTOR, ".ah-chosen")
+    assert [(one.get_attribute("data-head"), one.get_attribute("data-query")) for one in chosen[:3]] == [
+        (str(head), "4") for head in range(3)
+    ]
+    assert listed(driver, 1) == ["0.100", "0.600", "0.750"]  # the other heatmap is as it was
+    first, second = (one.rect for one in driver.find_elements(By.CSS_SELECTOR, ".ah-heads > *")[:2])
+    assert first["y"] == second["y"] and second["x"] >= first["x"] + first["width"]  # side by side, on a phone too
+    assert not driver.execute_script(CONTRAST)
+
+
+def test_queries_are_reached_by_keys_and_have_names(opened: Callable[..., webdriver.Chrome]):
+    driver = opened("heatmaps")
+    focused: Callable[[], WebElement] = lambda: driver.switch_to.active_element  # noqa: E731
+    focused().send_keys(Keys.TAB)
+    assert focused().tag_name == "button" and focused().accessible_name == "the"
+    for keys, query, head in (
+        ([Keys.ARROW_DOWN], 1, 0),
+        ([Keys.ARROW_RIGHT], 1, 1),
+        ([Keys.END], 9, 1),
+        ([Keys.ARROW_DOWN], 9, 1),
+        ([Keys.HOME, Keys.ARROW_LEFT, Keys.ARROW_DOWN, Keys.ARROW_DOWN], 2, 0),
+    ):
+        for key in keys:
+            focused().send_keys(key)
+        assert listed(driver)[:3] == [f"{weight:.3f}" for weight in WEIGHTS[:, query, 0]]
+        row = focused().find_element(By.XPATH, "./ancestor::tr")
+        assert [row.get_attribute(f"data-{name}") for name in ("head", "query")] == [str(head), str(query)]
+    first, second = driver.find_elements(By.CSS_SELECTOR, "attention-heatmap")
+    assert (first.aria_role, first.accessible_name) == ("group", "three heads")
+    assert second.accessible_name == "Attention weights"
+    line = first.find_element(By.CSS_SELECTOR, ".ah-line")
+    assert line.get_attribute("aria-live") == "polite" and line.text == "query sat, 3 of 10"
+    assert len(first.find_elements(By.CSS_SELECTOR, 'button[tabindex="0"]')) == 1
+    focused().send_keys(Keys.TAB)  # past the other queries, to the list
+    focused().send_keys(Keys.TAB)
+    assert focused().text == "va"
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_report_lists_wrong_weights_beside_the_expected_ones(opened: Callable[..., webdriver.Chrome], size: str):
+    driver = opened("red", size, fragment="#masked_softmax/torch")
+    shown(driver, "#cases summary")[0].click()
+    heatmap = shown(driver, "#cases attention-heatmap")[0]
+    titles = [one.get_attribute("textContent") for one in heatmap.find_elements(By.CSS_SELECTOR, "caption")]
+    assert titles[0].startswith("actual[0") and titles[1] == titles[0].replace("actual", "expected")
+    found = texts(heatmap.find_elements(By.CSS_SELECTOR, ".ah-list td"))
+    assert "nan" in found and "0.000" in found  # the query of the largest error is chosen
+    row = next(one for one in heatmap.find_elements(By.CSS_SELECTOR, ".ah-row") if "nan" not in one.text)
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", row)
+    ActionChains(driver).move_to_element(row.find_element(By.CSS_SELECTOR, "td")).perform()
+    found = texts(heatmap.find_elements(By.CSS_SELECTOR, ".ah-list td"))
+    assert found and "nan" not in found
+    assert not driver.execute_script(CONTRAST)

@@ -53,7 +53,7 @@ def test_the_wheel_holds_types_data_and_no_tests(installed: Path):
         assert f"{package}/py.typed" in files
     assert "parity_tests/judge/divergences.toml" in files
     assert {f"parity_tests/reports/report.{suffix}" for suffix in ("html", "css", "js")} <= files
-    assert "parity_tests/reports/bench.html" in files
+    assert {f"parity_tests/reports/{name}" for name in ("bench.html", "heatmap.css", "heatmap.js")} <= files
     assert not [name for name in files if "/tests/" in name or name.startswith(("examples", "docs"))]
 
 
