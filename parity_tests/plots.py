@@ -272,7 +272,7 @@ def visible(token: str) -> str:
     return token.replace(" ", "␣")
 
 
-WIDTHS = (5.0, 3.4, 1.9, 0.7)
+WIDTHS = (7.0, 4.6, 2.5, 0.9)
 """Of curves above each other, from below, in points."""
 
 

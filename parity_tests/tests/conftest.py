@@ -35,6 +35,7 @@ NEEDED = {
     "test_bench_report.py": "jinja2",
     "test_browser.py": "selenium",
     "test_site.py": "selenium",
+    "test_notebooks.py": "nbclient",
 }
 """The files that need a library which is no framework."""
 
