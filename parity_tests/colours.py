@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-FRAMEWORK_COLOURS = {"torch": "#D55E00", "tf": "#0072B2", "jax": "#009E73", "mxnet": "#56B4E9"}
+from backends import FRAMEWORKS
+
+FRAMEWORK_COLOURS = dict(zip(FRAMEWORKS, ("#D55E00", "#0072B2", "#009E73", "#56B4E9"), strict=True))
 OTHER_COLOURS = ("#E69F00", "#CC79A7", "#000000", "#7F7F7F")
 """For what is of no framework, and for a second one of the same framework."""
 

@@ -207,7 +207,7 @@ def test_curves_share_an_axis_with_their_distance_below_on_a_log_scale(tmp_path)
 
 
 def test_each_framework_has_a_colour_that_differs_from_all_others():
-    assert set(FRAMEWORK_COLOURS) == set(FRAMEWORKS)
+    assert tuple(FRAMEWORK_COLOURS) == FRAMEWORKS
     assert len({*FRAMEWORK_COLOURS.values(), *OTHER_COLOURS}) == len(FRAMEWORK_COLOURS) + len(OTHER_COLOURS)
 
 

@@ -26,7 +26,11 @@ def test_the_commands_walk_through_a_training(tmp_path: Path, monkeypatch):
     assert "epoch 4/4" in output and Model.load("more.safetensors").epoch == 4 and Model.load(file).epoch == 3
     output = invoke("run", file, "3 may 1984", "1 ? may", "--beam", 2, "--heatmap", "heat.png")
     assert output.count("→") == 2 and "not in the vocabulary: ?" in output and "truncated from" in output
-    assert Path("heat.png").read_bytes().startswith(b"\x89PNG")
+    full = Path("heat.png").read_bytes()
+    assert full.startswith(b"\x89PNG")
+    invoke("run", file, "3 may 1984", "1 ? may", "--beam", 2, "--heatmap", "heat.png", "--scale", "each")
+    assert Path("heat.png").read_bytes() != full
+    assert "name its file by --heatmap" in invoke("run", file, "3 may 1984", "--scale", "each", code=2)
     assert invoke("run", file, "--last", input="3 may 1984\n\n4 may 1984\n").count("→") == 2
     output = invoke("test", file, "more.safetensors", "--json", "scores.json")
     assert output.count("4 sentences BLEU") == 2
