@@ -15,6 +15,8 @@ import docstrings  # noqa: E402
 import formulas  # noqa: E402
 import pages  # noqa: E402
 
+from parity_tests.reports import heatmap  # noqa: E402
+
 PROJECT = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 REPOSITORY = PROJECT["urls"]["Source"]
 
@@ -43,8 +45,9 @@ copybutton_prompt_text = "$ "
 html_theme = "furo"
 html_title = project
 html_favicon = "site/static/favicon.svg"
-html_static_path = ["site/static"]
-html_css_files = ["site.css"]
+html_static_path = ["site/static", str(heatmap.STYLES), str(heatmap.SCRIPT)]
+html_css_files = ["site.css", heatmap.STYLES.name]
+html_js_files = [heatmap.SCRIPT.name]
 html_copy_source = False
 html_show_sphinx = False
 pygments_style, pygments_dark_style = "friendly", "github-dark"

@@ -12,12 +12,19 @@ from backends import FRAMEWORKS, idiom_of
 from parity_tests.behaviour import findings
 from parity_tests.behaviour.page import FRAMEWORKS as COLUMNS
 from parity_tests.behaviour.page import SECTIONS, answer_of, name_of
+from parity_tests.cases.case import Case
+from parity_tests.cases.expected import outputs
+from parity_tests.cases.suite import all_cases
 from parity_tests.judge.tolerances import ENTRY_TOLERANCES, TOLERANCES, Tolerance
 from parity_tests.reports import operators_page, side_by_side
+from parity_tests.reports.heatmap import interactive_heatmap
 from parity_tests.third_party.attention import THIRD_PARTY
 
 Entry = Operator | Layer
 
+DRAWN = ("mask", "ragged", "plain")
+"""The cases whose weights are drawn: the first that there is."""
+CASES = {case.id: case for case in all_cases()}
 PUBLIC = (
     *(f"attention_core/{name}.py" for name in ("__init__", "specification", "errors", "draws", "differentiation")),
     *(f"attention_core/reference/{name}.py" for name in ("__init__", *OF_FILES)),
@@ -30,7 +37,7 @@ PUBLIC = (
 """The files of the API pages: what users import; of the operators in the backends, which are alike, one."""
 
 
-MAIN = ("Fully masked rows", "NaN in a hidden key", "True in a mask", "Causal with fewer queries than keys")
+MAIN = ("Fully masked rows", "NaN in a hidden key", "True in a mask")
 """The sections that the page of an operator shows."""
 
 
@@ -83,9 +90,29 @@ def operator_page(entry: Entry) -> Iterator[str]:
             "Measured; [all questions](../behaviour.md) and their cases.",
         )
         yield from ("", *rows)
+    case = next((f"{entry.name}-{name}" for name in DRAWN if f"{entry.name}-{name}" in CASES), "")
+    if case and "weights" in outputs(CASES[case], "float64"):
+        yield from ("", "## What its weights look like", "", *_weights(CASES[case]))
     yield from ("", "## Measured errors", "")
     yield from _errors(entry)
     yield ""
+
+
+def _weights(case: Case) -> Iterator[str]:
+    """The expected weights of a case: those of two sequences, or of the heads of one."""
+    weights = outputs(case, "float64")["weights"]
+    while weights.ndim > 4:  # the first layer alone
+        weights = weights[0]
+    heads = weights.ndim == 4
+    shown = weights[0] if heads else weights[:2]
+    titles = [f"{'head' if heads else 'sequence'} {number + 1}" for number in range(len(shown))]
+    queries, keys = (
+        [f"{letter}{number + 1}" for number in range(size)] for letter, size in zip("qk", shown.shape[1:], strict=True)
+    )
+    yield f"Of the case that `attention-parity show {case.id}` explains. Point at a query, or use the arrow keys."
+    yield from ("", "```{raw} html")
+    yield interactive_heatmap(shown, queries, keys, titles=titles, label=f"Weights of {case.id}", assets=False)
+    yield "```"
 
 
 def names_of(entry: Entry) -> set[str]:

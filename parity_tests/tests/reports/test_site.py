@@ -119,3 +119,11 @@ def test_a_tab_switches_on_every_page(visited: Callable[..., webdriver.Chrome]):
 def test_formulas_render(visited: Callable[..., webdriver.Chrome], page: str):
     driver = visited(f"operators/{page}")
     assert len(shown(driver, ".formula math")) > 0 and driver.execute_script(UNRENDERED) == 0
+
+
+def test_the_weights_of_a_query_are_listed(visited: Callable[..., webdriver.Chrome]):
+    driver = visited("operators/DotProductAttention")
+    driver.execute_script("arguments[0].focus()", shown(driver, "attention-heatmap .ah-map button")[1])
+    rows = [row.text for row in shown(driver, "attention-heatmap .ah-list tr")]
+    assert rows[1].startswith("k1 ") and len(rows) == 8
+    assert "q2, 2 of 5" in driver.find_element(By.CSS_SELECTOR, ".ah-query").text
