@@ -247,6 +247,11 @@ def python(help: str) -> Callable[[Command], Command]:
     )
 
 
+scheduler = click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Run on the workers of this Dask scheduler, such as tcp://host:8786, and compare each version that they have.",
+)
 worker = combined(
     device,
     python(

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,11 +23,13 @@ from parity_tests.cases.expected import held
 from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.cli import options, paths
-from parity_tests.cli.terminal import Refused, console, pairs_in, progress, signals, write_json, write_pages
+from parity_tests.cli.terminal import Refused, cluster, console, pairs_in, progress, signals, write_json, write_pages
+from parity_tests.cluster.client import missing_of
+from parity_tests.cluster.worker import offers
 from parity_tests.judge.compare import excused
 from parity_tests.judge.divergences import load_divergences
 from parity_tests.judge.question import Questions
-from parity_tests.judge.run import CacheError, Run, conclude
+from parity_tests.judge.run import CacheError, Recorder, Run, conclude
 from parity_tests.judge.run import run as run_parity
 from parity_tests.mutants.explain import explained
 from parity_tests.reports.table import MOST_RED, report
@@ -59,6 +62,7 @@ corpus_options = options.combined(
 @options.backends
 @options.cells_of_backends
 @options.worker
+@options.scheduler
 @corpus_options
 @click.option(
     "--output",
@@ -83,6 +87,7 @@ def run(
     names: list[str] | None,
     device: str,
     pythons: dict[str, str],
+    scheduler: str | None,
     corpus: Path | None,
     sentences: int,
     output: Path | None,
@@ -102,19 +107,33 @@ def run(
     By default, only the core is run: a small set of cells that kills every known mutant. Options that select cases
     search all cells. On a device other than the CPU, each backend also runs on the CPU and is compared with itself.
 
+    With --scheduler, the workers of a Dask cluster run the cells, and each version of a framework that they have is
+    compared with the others.
+
     Exits with 0 only if nothing is red. Ctrl-C ends the workers and reports the verdicts so far.
     """
     if everything and once:
         raise click.UsageError("--all cannot be combined with --once")
-    jobs, missing = jobs_of(names, pythons, device)
+    if scheduler is not None and (pythons or workers):
+        raise click.UsageError("--scheduler cannot be combined with --python or --jobs")
     everything = everything or any(selected[name] for name in ("pattern", "operators", "training"))
     selection = Selection(**selected, core=not (everything or once), once=once)
-    if output is not None:
-        with paths.writing(output):
-            output.mkdir(parents=True, exist_ok=True)
-        for name in (REPORT, *(recording_file(job.backend, job.device) for job in jobs)):
-            paths.check_output(output / name)
-    with signals() as caught, progress() as report_progress:
+    with ExitStack() as stack:
+        caught, report_progress = stack.enter_context(signals()), stack.enter_context(progress())
+        stopped = lambda: bool(caught)  # noqa: E731
+        if scheduler is None:
+            jobs, missing = jobs_of(names, pythons, device)
+            recorder: Recorder = partial(record, stopped=stopped)
+        else:
+            devices = list(dict.fromkeys([device, "cpu"]))
+            made = stack.enter_context(cluster(scheduler, offers, names, devices, False, stopped=stopped))
+            jobs, missing = made.jobs, missing_of(made, names or registry.available())
+            recorder, workers = made.record, len(jobs)  # a thread for each column, which waits for its workers
+        if output is not None:
+            with paths.writing(output):
+                output.mkdir(parents=True, exist_ok=True)
+            for name in (REPORT, *map(recording_file, jobs)):
+                paths.check_output(output / name)
         for job in jobs:
             report_progress(job.name, 0, 1, WAITING)
         cells = _selected(selection, corpus, sentences)
@@ -126,12 +145,14 @@ def run(
                 missing=missing,
                 require_all=require_all or names is not None,
                 divergences=load_divergences(),
-                recorder=partial(record, stopped=lambda: bool(caught)),
+                recorder=recorder,
                 progress=report_progress,
-                stopped=lambda: bool(caught),
+                stopped=stopped,
             )
         except CacheError as error:
             raise Refused(str(error)) from error
+    if scheduler is not None:
+        outcome.command = f"attention-parity run --scheduler {shlex.quote(scheduler)}"
     if html_file is not None and not outcome.interrupted:
         outcome.explanations = explained(outcome)
     if selection.core:
@@ -139,7 +160,7 @@ def run(
     report(outcome, console, every)
     if output is not None:
         for recording in outcome.recordings.values():
-            file = output / recording_file(recording.backend, recording.device)
+            file = output / recording_file(recording)
             with paths.writing(file):
                 replace(recording, selection=selection).save(file)
     for path in filter(None, (json_file, output and output / REPORT)):
@@ -150,9 +171,10 @@ def run(
     sys.exit(1 if outcome.red else 0)
 
 
-def recording_file(backend: str, device: str) -> str:
+def recording_file(made: Job | Recording) -> str:
     """The file name of a recording in the output folder of a run."""
-    return f"{backend}-{device.replace(':', '-')}.safetensors"
+    parts = filter(None, (made.backend, made.version, made.device.replace(":", "-")))
+    return f"{'-'.join(parts)}.safetensors"
 
 
 @click.command(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -17,11 +18,13 @@ from rich.table import Column
 from rich.text import Text
 
 from parity_tests.cli import paths
+from parity_tests.cluster.client import Cluster, ClusterError
+from parity_tests.cluster.worker import Offers
 from parity_tests.judge.run import Run
 from parity_tests.reports.certificate import Certificate, contents
 from parity_tests.reports.ci_summary import badge, markdown
 from parity_tests.translation.corpus import Pair, read_corpus
-from parity_tests.workers.process import WAITING, Progress
+from parity_tests.workers.process import WAITING, Progress, Stopped
 
 console = Console()
 errors = Console(stderr=True)
@@ -40,6 +43,24 @@ def require_hypothesis() -> None:
     """
     if find_spec("hypothesis") is None:
         raise click.ClickException("fuzzing needs hypothesis. Run: pip install hypothesis")
+
+
+@contextmanager
+def cluster(
+    scheduler: str, ask: Callable[..., Offers], *arguments: Any, stopped: Stopped = lambda: False
+) -> Iterator[Cluster]:
+    """The workers of a scheduler that are asked for this (`cluster.worker`); print those that cannot be used.
+
+    Raises: Refused if there are none.
+    """
+    try:
+        with Cluster(scheduler, (ask, arguments), stopped) as made:
+            for name, reason in made.reasons.items():
+                if "://" in name:
+                    errors.print(Text(f"not used    {name}: {reason}", style="yellow"), soft_wrap=True)
+            yield made
+    except ClusterError as error:
+        raise Refused(str(error)) from error
 
 
 def pairs_in(corpus: Path) -> list[Pair]:

@@ -56,9 +56,15 @@ def judge_settings(recording: Recording, framework: str = "") -> list[Verdict]:
 
     framework determines the required settings; by default, the backend of that name.
     """
-    blank = Verdict("*", "*", recording.backend, "reference", recording.device, "*", "determinism", "fail")
+    blank = replace(blank_of(recording, "*", "*", "*"), quantity="determinism", status="fail")
     reasons = violations(framework or recording.backend, recording.device, recording.about.get("determinism", {}))
     return [replace(blank, reason=reason, check="determinism") for reason in reasons if recording.about]
+
+
+def blank_of(recording: Recording, operator: str, case: str, dtype: str, against: str = "reference") -> Verdict:
+    """A verdict on a recording's answer, to be filled in."""
+    where = recording.backend, against, recording.device
+    return Verdict(operator, case, *where, dtype, "*", "missing", version=recording.version)
 
 
 # ------------------------------------------------------------------------------------------------ cells
@@ -78,7 +84,7 @@ def judge(question: Question, recording: Recording, against: Recording | None = 
         return
     actual = recording.cells[cell.key] if given.ok else {}
     name = "reference" if against is None else against.name
-    blank = Verdict(case.operator, case.id, recording.backend, name, recording.device, dtype, "*", "missing")
+    blank = blank_of(recording, case.operator, case.id, dtype, name)
     if against is None:
         before = recording.cells.get(f"{case.again}/{dtype}", {}) if case.again else {}
         answer = CellAnswer(blank, given, actual, quantities, before)

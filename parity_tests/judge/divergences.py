@@ -13,6 +13,7 @@ from backends.archives import regular_file
 from backends.schema import Range, SchemaError, typed
 from parity_tests.cases.call import SECOND
 from parity_tests.judge.verdict import Verdict
+from parity_tests.workers.recordings import backend_of
 
 DIVERGING = ("fail", "error")
 """The statuses of a known divergence: a different answer, or an error."""
@@ -62,12 +63,7 @@ class Divergence:
         return self.asked_for(verdicts) and not any(map(self.explains, verdicts))
 
     def _concerns(self, verdict: Verdict) -> bool:
-        return any(fnmatchcase(_framework(name), self.backend) for name in (verdict.backend, verdict.against))
-
-
-def _framework(backend: str) -> str:
-    """The name of the backend without the device of a recording called name:device."""
-    return backend.partition(":")[0]
+        return any(fnmatchcase(backend_of(name), self.backend) for name in (verdict.backend, verdict.against))
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,13 @@ class Verdict:
     reason: str = ""
     check: str = ""
     entry_error: float | None = None
+    version: str = ""
+    """The version of the backend, if the run has several."""
 
     @property
     def name(self) -> str:
-        """The name of the backend, with its device unless that is the CPU."""
-        return labelled(self.backend, self.device)
+        """The name of the backend in tables and pairs."""
+        return labelled(self.backend, self.device, self.version)
 
     @property
     def red(self) -> bool:
@@ -68,7 +70,8 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as an object; an error that is not finite is null, and described in reason."""
-        return {**asdict(self), "error": _rounded(self.error), "entry_error": _rounded(self.entry_error)}
+        entries = {**asdict(self), "error": _rounded(self.error), "entry_error": _rounded(self.entry_error)}
+        return {name: entry for name, entry in entries.items() if entry or name != "version"}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.workers.answers import is_gradient
 from parity_tests.workers.environment import PATH
+from parity_tests.workers.recordings import backend_of
 from parity_tests.workers.target import NOT_TAKEN
 
 if TYPE_CHECKING:  # fuzzing needs hypothesis
@@ -281,7 +282,7 @@ def reproduce(verdict: Verdict, command: str = "", drawn: Mapping[str, str] = Ma
     drawn has the lines of drawn cases, by id: a line repeats its case in any version.
     """
     names = [name for name in (verdict.backend, verdict.against) if name != "reference"]
-    backends = dict.fromkeys(name.partition(":")[0] for name in names)  # without the device, where it is in the name
+    backends = dict.fromkeys(map(backend_of, names))
     parts = [command or f"attention-parity run --backend {','.join(backends)}"]
     if verdict.case in drawn:
         parts.append(f"--drawn {shlex.quote(drawn[verdict.case])}")

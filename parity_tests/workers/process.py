@@ -76,6 +76,7 @@ class Job:
     """A backend or target to run: its name, location, interpreter and device.
 
     variables are set last in the worker's environment; paths are searched for modules after those of this package.
+    version is that of the framework, if a run has several.
     """
 
     backend: str
@@ -84,11 +85,12 @@ class Job:
     device: str = "cpu"
     variables: Mapping[str, str] | None = None
     paths: tuple[str, ...] = ()
+    version: str = ""
 
     @property
     def name(self) -> str:
-        """The name of the backend, with its device unless that is the CPU."""
-        return labelled(self.backend, self.device)
+        """The name of the backend in tables and pairs."""
+        return labelled(self.backend, self.device, self.version)
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,18 @@ RECORDING = "recording"
 MOST_NAMED = 5
 
 
-def labelled(backend: str, device: str) -> str:
-    """The name of a backend in tables and pairs: with its device, unless that is the CPU."""
-    return backend if device in ("", "cpu") else f"{backend}:{device}"
+def labelled(backend: str, device: str, version: str = "") -> str:
+    """The name of a backend in tables and pairs: with its version if there are several, and its device if not the CPU.
+
+    Such as "jax", "jax:cuda", "jax 0.7.2" and "jax 0.11.0 cuda".
+    """
+    named = f"{backend} {version}" if version else backend
+    return named if device in ("", "cpu") else f"{named}{' ' if version else ':'}{device}"
+
+
+def backend_of(name: str) -> str:
+    """The backend of a name made by `labelled`."""
+    return re.split("[ :]", name, maxsplit=1)[0]
 
 
 class Mismatch(ValueError):
@@ -41,12 +50,32 @@ class Batch(NamedTuple):
     packed: bytes
     digests: dict[str, str]
 
+    @classmethod
+    def unpacked(cls, packed: bytes) -> Batch:
+        """The batch of these bytes; its cells have no arrays, and its digests are those of what arrived.
+
+        Raises: ArchiveError if the bytes are damaged.
+        """
+        arrays, header = unpack_arrays(packed)
+        parts: dict[str, Arrays] = {}
+        for name, array in arrays.items():
+            case, dtype, rest = name.split("/", 2)
+            parts.setdefault(f"{case}/{dtype}", {})[rest] = array
+        cells, hashes = [], {}
+        for question in header["cells"]:
+            name = question["key"].rpartition("/")[0].removeprefix(f"{question['operator']}-")
+            cells.append(Cell(Case(question["operator"], name, "", {}, method=question["method"]), question["dtype"]))
+            hashes[question["key"]] = _digest(question, parts.get(question["key"], {}))
+        return cls(cells, packed, hashes)
+
     def only(self, cells: Sequence[Cell]) -> Batch:
         """The batch restricted to these cells."""
         arrays, header = unpack_arrays(self.packed)
         keys = {cell.key for cell in cells}
         described = [cell for cell in header["cells"] if cell["key"] in keys]
-        return self._replace(cells=cells, packed=pack_arrays(arrays, {**header, "cells": described}))
+        arrays = {name: array for name, array in arrays.items() if "/".join(name.split("/", 2)[:2]) in keys}
+        hashes = {key: digest for key, digest in self.digests.items() if key in keys}
+        return Batch(cells, pack_arrays(arrays, {**header, "cells": described}), hashes)
 
 
 def batch_of(cells: Iterable[Cell], place: str = "") -> Batch:
@@ -230,21 +259,30 @@ class Recording:
     """The seconds of cold starts, from process creation to the framework's import; not written to files."""
     files: dict[str, str] = field(default_factory=dict)
     """The source files of a target, by their paths relative to the target's folder; not written to files."""
+    version: str = ""
+    """The version in the name, if a run has several of this backend; not written to files."""
 
     @property
     def name(self) -> str:
-        """The name of the backend, with its device unless that is the CPU."""
-        return labelled(self.backend, self.device)
+        """The name of the backend in tables and pairs."""
+        return labelled(self.backend, self.device, self.version)
 
     def save(self, path: str | Path) -> None:
         """Write the recording to a file."""
+        save_arrays(path, *self._content())
+
+    def packed(self) -> bytes:
+        """The bytes of the file."""
+        return pack_arrays(*self._content())
+
+    def _content(self) -> tuple[Arrays, dict[str, Any]]:
         arrays = {
             f"{cell}/{name}": array for cell, quantities in self.cells.items() for name, array in quantities.items()
         }
         header = {name: getattr(self, name) for name in FIELDS if name not in ("selection", "answers")}
         answers = {cell: answer.as_json() for cell, answer in self.answers.items()}
         given = {"kind": RECORDING, "selection": asdict(self.selection), "answers": answers}
-        save_arrays(path, arrays, {**given, **header})
+        return arrays, {**given, **header}
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
@@ -252,7 +290,18 @@ class Recording:
 
         Raises: ArchiveError if the file is damaged, is not a recording, or has an invalid header.
         """
-        arrays, header = load_archive(path, RECORDING)
+        return cls._read(path, *load_archive(path, RECORDING))
+
+    @classmethod
+    def unpacked(cls, data: bytes, sender: str) -> Recording:
+        """Read a recording from the bytes of a file; errors name the sender.
+
+        Raises: ArchiveError, as load does.
+        """
+        return cls._read(sender, *unpack_arrays(data))
+
+    @classmethod
+    def _read(cls, path: str | Path, arrays: Arrays, header: Mapping[str, Any]) -> Recording:
         for name, (holds, what) in FIELDS.items():
             if name not in header or not holds(header[name]):
                 raise ArchiveError(f"{path}: {name} is invalid in the recording's header: expected {what}")
@@ -294,7 +343,8 @@ def _arrays_by_cell(path: str | Path, arrays: Arrays, answers: Mapping[str, Answ
 
 def joined(*recordings: Recording) -> Recording:
     """Merge the recordings of several workers of one backend, which have disjoint cells."""
-    whole = Recording(recordings[0].backend, recordings[0].device, environment=recordings[0].environment)
+    first = recordings[0]
+    whole = Recording(first.backend, first.device, environment=first.environment, version=first.version)
     for part in recordings:
         whole.about = whole.about or part.about
         whole.cells |= part.cells
@@ -322,7 +372,7 @@ def named(recordings: Mapping[str, Recording]) -> dict[str, Recording]:
             )
         files[recording.name] = file
     order = {name: position for position, name in enumerate(FRAMEWORKS)}
-    ranked = sorted(files, key=lambda name: (order.get(name.partition(":")[0], len(order)), name))
+    ranked = sorted(files, key=lambda name: (order.get(backend_of(name), len(order)), name))
     return {name: recordings[files[name]] for name in ranked}
 
 

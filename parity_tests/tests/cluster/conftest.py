@@ -1,0 +1,74 @@
+"""A cluster of four Dask workers on this machine, which have the backend made of the reference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import distributed
+import pytest
+
+from parity_tests.cluster import worker
+from parity_tests.cluster.client import Cluster
+from parity_tests.tests.cluster.faults import Faults
+from parity_tests.tests.places import FAKES, ROOT
+from parity_tests.workers.process import Stopped
+
+WORKERS = 4
+
+
+@dataclass
+class Local:
+    """A cluster: its address, a client to look into it, and the folder with the files of its faults."""
+
+    address: str
+    client: Any
+    folder: Path
+
+    def session(self, stopped: Stopped = lambda: False, fuzzing: bool = False) -> Cluster:
+        """A session of the fake backend."""
+        return Cluster(self.address, (worker.offers, (["fake"], ["cpu"], fuzzing)), stopped)
+
+    def pids(self) -> dict[str, int]:
+        """The process of each worker, by its address."""
+        return self.client.run(os.getpid)
+
+
+def register(folder: Path, name: str, module: str) -> None:
+    """Make a folder in a path of Python register a backend, as installing it would."""
+    information = folder / f"{name}-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[attention_core.backends]\n{name} = {module}\n")
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
+    """The cluster, which the tests of a file share: a nanny restarts workers that were killed."""
+    registered, folder = tmp_path_factory.mktemp("registered"), tmp_path_factory.mktemp("faults")
+    register(registered, "fake", "numpy_backend")
+    path = os.pathsep.join(map(str, (registered, ROOT, FAKES)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        for part in (FAKES, ROOT, registered):
+            patch.syspath_prepend(str(part))
+        with (
+            distributed.LocalCluster(
+                n_workers=WORKERS, threads_per_worker=1, dashboard_address=None, silence_logs="CRITICAL"
+            ) as made,
+            distributed.Client(made, set_as_default=False) as client,
+        ):
+            client.register_plugin(Faults(str(folder)))
+            yield Local(made.scheduler_address, client, folder)
+
+
+@pytest.fixture(autouse=True)
+def no_faults(local: Local) -> Iterator[None]:
+    """Faults are those of one test, and all workers are there again for the next one."""
+    local.client.wait_for_workers(WORKERS, timeout=30)
+    yield
+    for file in local.folder.iterdir():
+        file.unlink()
