@@ -57,10 +57,11 @@ class Unable(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a piece has no result, as the status and message of its cells."""
+    """Why a piece has no result, as the status and message of its cells, and whether it ended its workers itself."""
 
     status: AnswerStatus
     message: str
+    deadly: bool = False
 
 
 Result = TypeVar("Result", covariant=True)
@@ -419,7 +420,8 @@ class _Crew(Generic[Result]):
         elif parts := sent.piece.parts():
             self.again.extend(Sent(part) for part in parts)
         else:
-            yield sent.piece, Failure("crash", f"the Dask worker was lost {sent.lost} times while it ran this alone")
+            words = f"the Dask worker was lost {sent.lost} times while it ran this alone"
+            yield sent.piece, Failure("crash", words, deadly=True)
         self._fill()
 
     def _patience(self) -> float:

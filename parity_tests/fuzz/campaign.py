@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -47,6 +47,9 @@ class Finding:
     explanation: Explanation | None = None
 
 
+Kind = tuple[str, str, str, str]
+"""A kind of failure: backend, operator, method and status."""
+
 Numbered = dict[str, tuple[int, Judged]]
 """Judged cases with their numbers, by the keys of their cells."""
 
@@ -57,7 +60,7 @@ class Campaign:
 
     left_out counts the cases that rounding alone could change; missing those that a target does not implement, by the
     missing part; repeated the failing cases of the same kind as an earlier finding. worst has the largest error as a
-    share of its tolerance, by backend and operator.
+    share of its tolerance, by backend and operator. Failures of familiar kinds are counted, and not minimised.
     """
 
     servers: Sequence[Server]
@@ -71,9 +74,10 @@ class Campaign:
     seconds: float = 0.0
     cases: Counter[tuple[str, str]] = field(default_factory=Counter)
     worst: dict[tuple[str, str], float] = field(default_factory=dict)
-    findings: dict[tuple[str, ...], Finding] = field(default_factory=dict)
-    repeated: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    findings: dict[Kind, Finding] = field(default_factory=dict)
+    repeated: Counter[Kind] = field(default_factory=Counter)
     missing: Counter[str] = field(default_factory=Counter)
+    familiar: Collection[Kind] = ()
     known: dict[str, Abilities] = field(default_factory=dict)
     """What each backend implements; other cases are not run."""
 
@@ -81,6 +85,12 @@ class Campaign:
         for server in self.servers:
             name = server.job.backend
             self.known.setdefault(name, Abilities(name).with_functions(server.about))
+
+    @property
+    def names(self) -> list[str]:
+        """The backends that cases were or will be run on."""
+        servers = [server.job.backend for server in self.servers]
+        return list(dict.fromkeys([*servers, *(name for name, _ in self.cases)]))
 
     @property
     def last(self) -> int:
@@ -99,6 +109,7 @@ class Campaign:
             running: list[tuple[Server, Numbered, Future[Recording]]] = []
             while True:
                 over = seconds is not None and time.monotonic() - begun >= seconds
+                over |= any(server.stopped() for server in self.servers)
                 count = 0 if over else BATCH if examples is None else min(BATCH, examples - self.done)
                 with reference.in_memory():
                     ready = self._drawn(count)
@@ -175,7 +186,7 @@ class Campaign:
                 continue
             kind = (recording.backend, drawn.operator, drawn.method, red.status)
             self.repeated[kind] += 1
-            if kind not in self.findings:
+            if kind not in self.findings and kind not in self.familiar:
                 finding = self._simplest(server, number, drawn, red)
                 cells = [judged.cell for _, judged in cases.values()]
                 alike = [one for verdicts in judgements.values() for one in verdicts if one.operator == drawn.operator]

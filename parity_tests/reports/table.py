@@ -341,7 +341,7 @@ def report_finding(finding: Finding, again: str, console: Console) -> None:
     """Print a failure, its minimised case, the command that repeats it, and the known mistake that it matches."""
     verdict = finding.verdict
     for line in (
-        f"[red]{verdict.backend} {verdict.operator} {verdict.quantity}: {verdict.status}[/] {escape(verdict.reason)}",
+        f"[red]{verdict.name} {verdict.operator} {verdict.quantity}: {verdict.status}[/] {escape(verdict.reason)}",
         f"    {escape(repr(finding.drawn))},",
         f"    [dim]{escape(again)}[/]",
         *([] if finding.explanation is None else [f"    looks like: {escape(finding.explanation.sentence)}"]),
@@ -351,7 +351,7 @@ def report_finding(finding: Finding, again: str, console: Console) -> None:
 
 def report_campaign(campaign: Campaign, console: Console) -> None:
     """Print the number of cases of each operator with their largest errors, and the skipped cases with reasons."""
-    backends = [server.job.backend for server in campaign.servers]
+    backends = campaign.names
     grid = Table(header_style="bold", caption="cases, and the largest error as a share of its tolerance")
     grid.add_column("operator")
     for name in backends:

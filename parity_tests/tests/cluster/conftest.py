@@ -28,9 +28,9 @@ class Local:
     client: Any
     folder: Path
 
-    def session(self, stopped: Stopped = lambda: False, fuzzing: bool = False) -> Cluster:
-        """A session of the fake backend."""
-        return Cluster(self.address, (worker.offers, (["fake"], ["cpu"], fuzzing)), stopped)
+    def session(self, name: str = "fake", stopped: Stopped = lambda: False, fuzzing: bool = False) -> Cluster:
+        """A session of a fake backend."""
+        return Cluster(self.address, (worker.offers, ([name], ["cpu"], fuzzing)), stopped)
 
     def pids(self) -> dict[str, int]:
         """The process of each worker, by its address."""
@@ -45,14 +45,17 @@ def register(folder: Path, name: str, module: str) -> None:
     (information / "entry_points.txt").write_text(f"[attention_core.backends]\n{name} = {module}\n")
 
 
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
-    """The cluster, which the tests of a file share: a nanny restarts workers that were killed."""
+@pytest.fixture(scope="session")
+def cluster_of_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
+    """The cluster, which all tests share: a nanny restarts workers that were killed."""
     registered, folder = tmp_path_factory.mktemp("registered"), tmp_path_factory.mktemp("faults")
     register(registered, "fake", "numpy_backend")
-    path = os.pathsep.join(map(str, (registered, ROOT, FAKES)))
+    register(registered, "planted", "planted_backend")
+    before = filter(None, [os.environ.get("PYTHONPATH")])
+    path = os.pathsep.join(map(str, (registered, ROOT, FAKES, *before)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)
+        patch.setenv("PLANTED", "scale_off")
         for part in (FAKES, ROOT, registered):
             patch.syspath_prepend(str(part))
         with (
@@ -65,10 +68,10 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
             yield Local(made.scheduler_address, client, folder)
 
 
-@pytest.fixture(autouse=True)
-def no_faults(local: Local) -> Iterator[None]:
-    """Faults are those of one test, and all workers are there again for the next one."""
-    local.client.wait_for_workers(WORKERS, timeout=30)
-    yield
-    for file in local.folder.iterdir():
+@pytest.fixture
+def local(cluster_of_four: Local) -> Iterator[Local]:
+    """The cluster with all of its workers, and without the faults of another test."""
+    cluster_of_four.client.wait_for_workers(WORKERS, timeout=60)
+    yield cluster_of_four
+    for file in cluster_of_four.folder.iterdir():
         file.unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +11,7 @@ from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.judge import run as running
 from parity_tests.judge.run import Run, run
-from parity_tests.tests.cluster.conftest import WORKERS, Local
+from parity_tests.tests.cluster.conftest import Local
 from parity_tests.tests.cluster.faults import DAMAGED, DEADLY, KILLED
 from parity_tests.workers.process import Job, Progress, untold
 
@@ -99,7 +98,7 @@ def test_ctrl_c_interrupts_the_workers_and_judges_what_came_back(local: Local, c
         if part == "fake" and done:
             caught.append(signal.SIGINT)
 
-    with local.session(lambda: bool(caught)) as cluster:
+    with local.session(stopped=lambda: bool(caught)) as cluster:
         outcome = run(
             cells, cluster.jobs, workers=1, recorder=cluster.record, progress=interrupt, stopped=lambda: bool(caught)
         )
