@@ -23,7 +23,7 @@ from parity_tests.behaviour.questions import Question, questions_for
 from parity_tests.cases.selection import Cell
 from parity_tests.third_party.attention import THIRD_PARTY, ThirdParty
 from parity_tests.workers.process import Job, Progress, Server, untold
-from parity_tests.workers.recordings import Recording, batch_of
+from parity_tests.workers.recordings import Batch, Recording, batch_of
 
 DATA = Path(__file__).with_name("behaviour.json")
 PAGE = Path(__file__).parents[2] / "docs" / "behaviour.md"
@@ -82,22 +82,38 @@ def record_answers(
     device: str = "cpu",
     more: Callable[[ThirdParty], Sequence[Cell]] = lambda target: (),
 ) -> Iterator[Recording]:
-    """The answers of each target to more cells, if any, and to all questions.
+    """The answers of each target to more cells, if any, and to all questions, from a worker on this machine.
 
-    The targets are those of one backend: one worker answers for all of them, since its import takes longest. Raises:
-    RuntimeError if its framework cannot be started.
+    Raises: RuntimeError if its framework cannot be started.
     """
+    with Server(job_of(targets, python, device), every=True) as server:
+        yield from answers_of(targets, server.answers, more)
+
+
+def job_of(targets: Sequence[ThirdParty], python: str = sys.executable, device: str = "cpu") -> Job:
+    """The job of targets of one module: one worker answers for all of them, since its import takes longest."""
     first = max(targets, key=lambda target: len(target.packages))  # whose runtime names the versions of all
-    with Server(Job(first.name, first.place, python, device), every=True) as server:
-        for target in targets:
-            cases = [question.case for question in questions(target).values()]
-            cells = [*more(target), *(Cell(case, dtype) for case in cases for dtype in case.dtypes)]
-            batch = batch_of({cell.key: cell for cell in cells}.values(), target.place)
-            recording = replace(server.answers(batch), backend=target.name, inputs=batch.digests)
-            if not recording.about:
-                message = next(iter(recording.answers.values())).message
-                raise RuntimeError(f"{target.id} cannot be started: {message}")
-            yield recording
+    return Job(first.name, first.place, python, device)
+
+
+def answers_of(
+    targets: Sequence[ThirdParty],
+    answer: Callable[[Batch], Recording],
+    more: Callable[[ThirdParty], Sequence[Cell]] = lambda target: (),
+) -> Iterator[Recording]:
+    """The answers of each target of a module, from a worker of its job, which answers a batch.
+
+    Raises: RuntimeError if its framework cannot be started.
+    """
+    for target in targets:
+        cases = [question.case for question in questions(target).values()]
+        cells = [*more(target), *(Cell(case, dtype) for case in cases for dtype in case.dtypes)]
+        batch = batch_of({cell.key: cell for cell in cells}.values(), target.place)
+        recording = replace(answer(batch), backend=target.name, inputs=batch.digests)
+        if not recording.about:
+            message = next(iter(recording.answers.values())).message
+            raise RuntimeError(f"{target.id} cannot be started: {message}")
+        yield recording
 
 
 def findings_of(target: ThirdParty, recording: Recording) -> tuple[str, Findings]:

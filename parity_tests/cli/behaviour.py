@@ -13,7 +13,8 @@ from rich.text import Text
 from parity_tests.behaviour import findings
 from parity_tests.behaviour.page import page
 from parity_tests.cli import options, paths
-from parity_tests.cli.terminal import console, progress
+from parity_tests.cli.terminal import cluster, console, progress
+from parity_tests.cluster.behaviour import ask_cluster, offers_of_modules
 from parity_tests.third_party.attention import BACKENDS, THIRD_PARTY
 
 MODULES = tuple(BACKENDS)
@@ -33,31 +34,37 @@ MODULES = tuple(BACKENDS)
 )
 @options.python("Use another interpreter, which needs NumPy, safetensors and the framework. May be repeated.")
 @options.device
+@options.scheduler
 @click.option("--write", is_flag=True, help="Record the findings, and write docs/behaviour.md.")
-def command(modules: list[str] | None, pythons: dict[str, str], device: str, write: bool) -> None:
+def command(
+    modules: list[str] | None, pythons: dict[str, str], device: str, scheduler: str | None, write: bool
+) -> None:
     """Probe the calls of the installed frameworks, and compare their behaviour with the recorded findings.
 
-    Findings are those on a CPU. Exits with 1 if any differs, unless --write records it.
+    Findings are those on a CPU. With --scheduler, every version that a Dask cluster has is probed. Exits with 1 if any
+    finding differs, unless --write records it.
     """
     if write and device != "cpu":
         raise click.UsageError("--write records the behaviour on a CPU: omit --device")
+    if scheduler is not None and (pythons or device != "cpu"):
+        raise click.UsageError("--scheduler cannot be combined with --python or --device")
     for file in (findings.DATA, findings.PAGE) if write else ():
         paths.check_output(file)
-    chosen = [target for target in THIRD_PARTY if target.module in (modules or MODULES)]
-    targets = [target for target in chosen if target.module in pythons or findings.installed(target)]
-    if not targets:
-        packages = ", ".join(dict.fromkeys(name for target in chosen for name in target.packages))
-        raise click.ClickException(f"nothing to probe: none of {packages} is installed")
     records = findings.load(findings.DATA)
-    with progress() as moved:
-        answers = findings.ask_all(targets, pythons, device=device, progress=moved)
-    changes = list(findings.changes(records, answers))
-    for line in lines(answers):
-        console.print(line)
+    if scheduler is None:
+        every = [ask_here(modules, pythons, device)]
+    else:
+        with cluster(scheduler, offers_of_modules, modules or MODULES) as made, progress() as moved:
+            every = ask_cluster(made, moved)
+    changes = [change for answers in every for change in findings.changes(records, answers)]
+    for answers in every:
+        for line in lines(answers):
+            console.print(line)
     for change in changes:
         console.print(Text(f"changed     {change}", style="yellow"), soft_wrap=True)
     if write:
-        records = findings.merged(records, answers)
+        for answers in every:
+            records = findings.merged(records, answers)
         with paths.writing(findings.DATA):
             findings.save(records, findings.DATA)
         paths.write(findings.PAGE, page(records))
@@ -66,8 +73,25 @@ def command(modules: list[str] | None, pythons: dict[str, str], device: str, wri
     if changes and device == "cpu":
         console.print("record it with `attention-parity behaviour --write`")
     elif not changes:
-        console.print(Text(f"the same    {len(answers)} calls behave as recorded", style="green"))
+        count = sum(map(len, every))
+        console.print(Text(f"the same    {count} calls behave as recorded", style="green"))
     sys.exit(1 if changes else 0)
+
+
+def ask_here(
+    modules: list[str] | None, pythons: dict[str, str], device: str
+) -> dict[str, tuple[str, findings.Findings]]:
+    """Versions and findings of the calls that are installed on this machine.
+
+    Raises: ClickException if there are none.
+    """
+    chosen = [target for target in THIRD_PARTY if target.module in (modules or MODULES)]
+    targets = [target for target in chosen if target.module in pythons or findings.installed(target)]
+    if not targets:
+        packages = ", ".join(dict.fromkeys(name for target in chosen for name in target.packages))
+        raise click.ClickException(f"nothing to probe: none of {packages} is installed")
+    with progress() as moved:
+        return findings.ask_all(targets, pythons, device=device, progress=moved)
 
 
 def lines(answers: dict[str, tuple[str, findings.Findings]]) -> Iterator[RenderableType]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from parity_tests.cases.drawn import NAMES, parsed
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import (
     Refused,
+    cluster,
     console,
     errors,
     progress,
@@ -33,6 +35,7 @@ from parity_tests.cli.terminal import (
     write_json,
     write_pages,
 )
+from parity_tests.cluster.worker import offers_of
 from parity_tests.conversion.conversion import Conversion
 from parity_tests.judge.check import file_of, known_divergences
 from parity_tests.judge.divergences import DivergenceError
@@ -96,6 +99,7 @@ class Target(click.ParamType):
 @options.output_file("-o", "--output", "output", help="Write the function of --init to a file.")
 @options.cells
 @options.device
+@options.scheduler
 @click.option(
     "--python",
     type=click.Path(exists=True, dir_okay=False),
@@ -158,6 +162,7 @@ def check(
     examples: int | None,
     divergences: Path | None,
     against: str | None,
+    scheduler: str | None,
     **chosen: Any,
 ) -> None:
     """Test the outputs and gradients of an implementation against the specification, case by case.
@@ -166,6 +171,8 @@ def check(
     file.py:object). It defines functions under the specification's names (`attention-parity list`), which take and
     return NumPy arrays, or arrays of its framework if it has a runtime. It may define any subset of them; the others
     are listed as missing.
+
+    With --scheduler, the workers of a Dask cluster that can import TARGET run it, with each version of its framework.
 
     Some cases are redrawn in each release, so that an implementation cannot be fitted to them. Exits with 0 if at least
     one case was tested and nothing failed, with 2 if the target cannot be tested, and with 1 otherwise.
@@ -182,6 +189,8 @@ def check(
     if against is not None and (fuzzing or lines or divergences or certificate_file or chosen["require_all"]):
         others = "--fuzz, --drawn, --divergences, --certificate or --require-all"
         raise click.UsageError(f"--against cannot be combined with {others}")
+    if scheduler is not None and (fuzzing or against or certificate_file or chosen["python"]):
+        raise click.UsageError("--scheduler cannot be combined with --fuzz, --against, --certificate or --python")
     if fuzzing:
         require_hypothesis()
     known = None if divergences is None else str(divergences)
@@ -194,7 +203,7 @@ def check(
             request = replace(request, seed=release_seed() if seed is None else seed)
     except ValueError as error:
         raise Refused(str(error)) from error
-    run = judged(request, against)
+    run = judged(request, against, scheduler)
     report(run, console, every)
     if json_file is not None:
         write_json(run, json_file)
@@ -222,8 +231,8 @@ def write_adapter(operator: str, target: str | None, output: Path | None) -> int
     return 0
 
 
-def judged(request: Request | Conversion, against: str | None = None) -> Run:
-    """Run a request, or compare its target with another one; Ctrl-C reports the verdicts so far and exits.
+def judged(request: Request | Conversion, against: str | None = None, scheduler: str | None = None) -> Run:
+    """Run a request, here or on a cluster, or compare its target with another; Ctrl-C reports the verdicts so far.
 
     Raises: Refused if it cannot be judged.
     """
@@ -233,6 +242,11 @@ def judged(request: Request | Conversion, against: str | None = None) -> Run:
                 return request.judge(report_progress)
             if against is not None:
                 run = request.compare(against, report_progress, lambda: bool(caught))
+            elif scheduler is not None:
+                with cluster(scheduler, offers_of, request.job, stopped=lambda: bool(caught)) as made:
+                    stopped = made.stopped
+                    run = request.judge(report_progress, stopped, explanations, jobs=made.jobs, recorder=made.record)
+                run.command = f"{run.command} --scheduler {shlex.quote(scheduler)}"
             else:
                 run = request.judge(report_progress, lambda: bool(caught), explanations)
     except (DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError, ImportError) as error:

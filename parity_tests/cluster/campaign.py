@@ -58,7 +58,7 @@ class Log:
             return
         header = {
             "kind": "campaign",
-            "attention_parity": worker.source(),
+            "source": worker.source(),
             "seed": campaign.seed,
             "operators": list(campaign.operators),
             "dtypes": list(campaign.dtypes),

@@ -98,13 +98,13 @@ class BatchPiece:
 
     def read(self, returned: Any, sender: str) -> Recording:
         """The recording; its inputs are those that were sent."""
-        data, seconds = returned
+        data, start_seconds, seconds = returned
         recording = Recording.unpacked(data, sender)
         if recording.inputs != self.batch.digests or not recording.answers.keys() <= recording.inputs.keys():
             raise ArchiveError(f"{sender}: the recording is of other cells than were sent")
         if recording.answers and not recording.about:
             raise Unable(next(iter(recording.answers.values())).message)
-        recording.start_seconds = seconds
+        recording.start_seconds, recording.busy_seconds = start_seconds, seconds
         return recording
 
     def parts(self) -> list[BatchPiece]:
@@ -250,7 +250,10 @@ class Cluster:
 
     def _join(self, address: str, offers: Offers) -> None:
         if offers.source != worker.source():
-            self.reasons[address] = f"it has attention-parity {offers.source}, expected {worker.source()}"
+            there, here = (digest[:12] for digest in (offers.source, worker.source()))
+            self.reasons[address] = (
+                f"its source of attention-parity has the digest {there}, expected {here}: install the same there"
+            )
             return
         self.reasons |= {name: reason for name, reason in offers.reasons.items() if name not in self.reasons}
         for offer in offers.offers:
@@ -465,7 +468,7 @@ def connected(address: str) -> Any:
     Raises: ClusterError if `distributed` is not installed, or nothing answers.
     """
     if find_spec("distributed") is None:
-        raise ClusterError("a cluster needs Dask. Run: pip install 'attention-parity[cluster]'")
+        raise ClusterError("a cluster needs the extra 'cluster'. Run: pip install distributed")
     import distributed
     from distributed.versions import VersionMismatchWarning
 

@@ -1,4 +1,4 @@
-"""What runs in a Dask worker: offers of columns, and orders of the client, answered by a worker process of ours.
+"""What runs in a Dask worker: offers of columns, and orders of the client, answered by a worker process.
 
 A Dask worker keeps one `Server` from order to order. The framework runs in the server's process, so that a crash of it
 costs one cell, as locally, and not the Dask worker.
@@ -11,6 +11,7 @@ import hashlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from attention_core.operators import SPECIFICATION_VERSION
 from parity_tests.cases.expected import programs_folder
 from parity_tests.workers.environment import environment
 from parity_tests.workers.process import Job, Server, WorkerFault
-from parity_tests.workers.recordings import Batch, own_version
+from parity_tests.workers.recordings import Batch
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,14 @@ class Order:
 
 @functools.cache
 def source() -> str:
-    """The version of this package with a digest of its source, without tests: a column is of one source only."""
+    """A digest of the source of these packages, without tests: all workers must run the same, and the client, too."""
     digest = hashlib.sha256(SPECIFICATION_VERSION.encode())
     for package in (attention_core, backends, parity_tests):
         folder = Path(str(package.__file__)).parent
         for path in sorted(folder.rglob("*.py")):
             if path.relative_to(folder).parts[0] != "tests":
                 digest.update(path.read_bytes())
-    return f"{own_version()} ({digest.hexdigest()[:12]})"
+    return digest.hexdigest()
 
 
 # ------------------------------------------------------------------------------------------------ offers
@@ -165,18 +166,18 @@ def _variables(chosen: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def answers(order: Order, packed: bytes) -> tuple[bytes, float]:
-    """Run a packed batch: the packed recording with a digest of each cell that arrived, and the seconds of cold starts.
+def answers(order: Order, packed: bytes) -> tuple[bytes, float, float]:
+    """Run a packed batch: the packed recording with a digest of each cell that arrived, and its seconds.
 
-    Raises: ArchiveError if the batch is damaged.
+    The seconds are those of cold starts, and all. Raises: ArchiveError if the batch is damaged.
     """
     batch = Batch.unpacked(packed)
     with serving(order) as server:
-        before = server.started_in
+        begun, before = time.perf_counter(), server.started_in
         recording = server.answers(batch)
         recording.inputs = batch.digests
         recording.environment = environment(order.job.backend, programs_folder(), order.job.device)
-        return recording.packed(), server.started_in - before
+        return recording.packed(), server.started_in - before, time.perf_counter() - begun
 
 
 def end(session: str) -> None:

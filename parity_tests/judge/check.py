@@ -6,8 +6,10 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from operator import add
 from pathlib import Path
 
 import backends as registry
@@ -19,10 +21,10 @@ from parity_tests.judge.compare import excused
 from parity_tests.judge.condition import Judged
 from parity_tests.judge.divergences import Divergence, load_divergences
 from parity_tests.judge.question import Questions
-from parity_tests.judge.run import Run, conclude, implemented, split_seconds
+from parity_tests.judge.run import Recorder, Run, batches_of, conclude, implemented, split_seconds, timed
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.workers.process import Job, Progress, Stopped, WorkerFault, called, record, untold
-from parity_tests.workers.recordings import Recording, batch_of, joined
+from parity_tests.workers.recordings import Batch, Recording, joined
 from parity_tests.workers.target import parted
 
 Explain = Callable[[Sequence[Cell], Recording, Sequence[Verdict]], Iterable[Explanation]]
@@ -82,67 +84,89 @@ def known_divergences(target: str, backend: str, file: str | None) -> list[Diver
 def check(
     cases: Sequence[Case],
     dtypes: Sequence[str],
-    job: Job,
+    jobs: Sequence[Job],
     *,
     drawn: Callable[[Recording], Mapping[str, Judged]] = lambda recording: {},
     require_all: bool = False,
     divergences: Sequence[Divergence] = (),
     progress: Progress = untold,
+    recorder: Recorder = record,
     stopped: Stopped = lambda: False,
     explain: Explain = unexplained,
 ) -> Run:
     """Compare what a target implements with the reference; missing functions are red only under require_all.
 
-    drawn returns the drawn cases by cell, after the others have been answered; explain identifies known mistakes that
-    give the same wrong answers (`parity_tests.mutants.explain`). Without cells there is no recording. The cache is read
-    before the target starts, and not afterwards. Raises: WorkerFault if it cannot be started; CacheError if the cache
+    jobs are those of one target, several if it runs with several versions of its framework. drawn returns the drawn
+    cases by cell that a recording's target implements, after the others have been answered; explain identifies known
+    mistakes that give the same wrong answers (`parity_tests.mutants.explain`). Without cells there is no recording. The
+    cache is read before the target starts, and not afterwards. Once stopped() returns True, the cells recorded so far
+    are compared; the recorder must check it, too. Raises: WorkerFault if it cannot be started; CacheError if the cache
     contained wrong expected values.
     """
     start = time.perf_counter()
     cells = cells_of(cases, dtypes)
     outcome = Run(cells, dtypes=dtypes)
     with held(cells) as read:
-        batch = batch_of(cells)
+        batches = batches_of(cells)
         outcome.seconds["cases"] = time.perf_counter() - start
-        begun = time.perf_counter()
-        recording = record(job, [batch], progress, stopped=stopped)
-        seconds = time.perf_counter() - begun
-        more: Mapping[str, Judged] = {}
-        if (recording.about or not cells) and not stopped():
+        recordings, seconds = _recorded(jobs, recorder, batches, progress)
+        more: dict[str, Judged] = {}
+        if (all(recording.about for recording in recordings) or not cells) and not stopped():
             begun = time.perf_counter()
             with in_memory():
-                more = drawn(recording)
-                batch = batch_of(judged.cell for judged in more.values())
+                for recording in recordings:
+                    more |= drawn(recording)
+                batches = batches_of([judged.cell for judged in more.values()])
             outcome.seconds["cases"] += time.perf_counter() - begun
             outcome.drawn = {judged.case.id: repr(judged.drawn) for judged in more.values()}
         if more:
-            begun = time.perf_counter()
-            recording = joined(recording, record(job, [batch], called("drawn", progress), stopped=stopped))
-            seconds += time.perf_counter() - begun
+            others, more_seconds = _recorded(jobs, recorder, batches, called("drawn", progress))
+            recordings = list(map(joined, recordings, others))
+            seconds = list(map(add, seconds, more_seconds))
             cells = sorted(
-                [*cells, *batch.cells], key=lambda cell: (dtypes.index(cell.dtype), NAMES.index(cell.case.operator))
+                [*cells, *(judged.cell for judged in more.values())],
+                key=lambda cell: (dtypes.index(cell.dtype), NAMES.index(cell.case.operator)),
             )
         if not cells:
             return outcome
-        outcome.seconds.update(split_seconds(recording, job.name, seconds))
-        outcome.recordings[job.name] = recording
         outcome.interrupted = stopped()
-        if not recording.about and not outcome.interrupted:
-            fault = next(iter(recording.answers.values()))
-            raise WorkerFault(fault.status, fault.message, fault.trace)
+        for job, recording, taken in zip(jobs, recordings, seconds, strict=True):
+            outcome.seconds.update(split_seconds(recording, job.name, taken))
+            outcome.recordings[job.name] = recording
+            if not recording.about and not outcome.interrupted:
+                fault = next(iter(recording.answers.values()))
+                raise WorkerFault(fault.status, fault.message, fault.trace)
         conclude(
             outcome,
             cells,
             Questions(),
             read,
-            forgive=partial(required, require_all=require_all, registered=is_registered(job)),
+            forgive=partial(required, require_all=require_all, registered=is_registered(jobs[0])),
             divergences=divergences,
             progress=progress,
         )
-        outcome.cells = implemented(cells, [recording])
-        outcome.explanations = list(explain(outcome.cells, recording, outcome.verdicts))
+        outcome.cells = implemented(cells, recordings)
+        outcome.explanations = [
+            explanation
+            for name, recording in outcome.recordings.items()
+            for explanation in explain(outcome.cells, recording, [one for one in outcome.verdicts if one.name == name])
+        ]
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome
+
+
+def _recorded(
+    jobs: Sequence[Job], recorder: Recorder, batches: Sequence[Batch], progress: Progress
+) -> tuple[list[Recording], list[float]]:
+    """The recording of each job, and its seconds; several jobs run at once."""
+
+    def one(job: Job) -> tuple[Recording, float]:
+        return timed(recorder, job, batches, progress)
+
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        # One job stays in this thread, which an exception in it, such as that of Ctrl-C, then ends.
+        answers = list(map(one, jobs) if len(jobs) == 1 else pool.map(one, jobs))
+    return [recording for recording, _ in answers], [seconds for _, seconds in answers]
 
 
 def is_registered(job: Job) -> bool:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from parity_tests.judge.check import check as judged
 from parity_tests.judge.condition import Judged
 from parity_tests.judge.divergences import Divergence
 from parity_tests.judge.drawn_cells import Abilities, given_cases, release_cases
-from parity_tests.judge.run import Run
+from parity_tests.judge.run import Recorder, Run
 from parity_tests.workers.environment import PATH
-from parity_tests.workers.process import Job, Progress, Server, Stopped, untold
+from parity_tests.workers.process import Job, Progress, Server, Stopped, record, untold
 from parity_tests.workers.recordings import Recording
 
 DEVICE = r"(cpu|cuda)(:[1-9][0-9]*)?"
@@ -98,10 +99,18 @@ class Request:
         return {} if self.divergences is None else {self.divergences: Path(self.divergences)}
 
     def judge(
-        self, progress: Progress = untold, stopped: Stopped = lambda: False, explain: Explain = unexplained
+        self,
+        progress: Progress = untold,
+        stopped: Stopped = lambda: False,
+        explain: Explain = unexplained,
+        *,
+        jobs: Sequence[Job] = (),
+        recorder: Recorder | None = None,
     ) -> Run:
         """Test the target until `stopped` returns True; `explain` identifies known mistakes with the same wrong
         answers.
+
+        jobs are the target's on a cluster, and recorder runs them; by default, it runs here.
 
         Raises: DivergenceError, LineError, CacheError, WorkerFault.
         """
@@ -114,11 +123,12 @@ class Request:
         run = judged(
             cases,
             self.dtypes,
-            self.job,
+            jobs or [self.job],
             drawn=lambda recording: given or self.drawn_cases(self.known(recording), divergences),
             require_all=self.require_all,
             divergences=divergences,
             progress=progress,
+            recorder=recorder or partial(record, stopped=stopped),
             stopped=stopped,
             explain=explain,
         )
@@ -144,7 +154,7 @@ class Request:
     def known(self, recording: Recording) -> Abilities:
         """What the target implements, from its recording, or from its worker if the recording is empty."""
         known = Abilities.of(recording)
-        if recording.answers:
+        if recording.about:
             return known
         with Server(self.job) as server:
             return known.with_functions(server.hello())

@@ -179,7 +179,7 @@ def run(
                 count = min(workers_of(job, workers), len(batches))
                 reports = _summed(progress, count, len(cells))
                 futures[job.name] = [
-                    pool.submit(_timed, recorder, job, taken, reports[index])
+                    pool.submit(timed, recorder, job, taken, reports[index])
                     for index, taken in enumerate(dealt(batches, count))
                 ]
             begun = time.perf_counter()
@@ -303,14 +303,15 @@ def missing_verdict(name: str, reason: str, operator: str = "*") -> Verdict:
     return Verdict(operator, "*", name, "reference", "", "*", "*", "missing", reason=reason)
 
 
-def _timed(recorder: Recorder, job: Job, batches: Iterable[Batch], progress: Progress) -> tuple[Recording, float]:
+def timed(recorder: Recorder, job: Job, batches: Iterable[Batch], progress: Progress) -> tuple[Recording, float]:
+    """The recording of a job, and its seconds."""
     start = time.perf_counter()
     return recorder(job, batches, progress), time.perf_counter() - start
 
 
 def split_seconds(recording: Recording, backend: str, seconds: float) -> dict[str, float]:
-    """The time of a worker: cold start, compilation, and computation."""
+    """The time of a backend's workers: cold start, compilation, and computation."""
     compiled = sum(answer.compile_seconds for answer in recording.answers.values())
     parts = {"start": recording.start_seconds, "compile": compiled}
-    parts["cells"] = seconds - sum(parts.values())
+    parts["cells"] = (recording.busy_seconds or seconds) - sum(parts.values())
     return {f"{backend} {name}": part for name, part in parts.items() if part or name == "cells"}

@@ -36,6 +36,7 @@ NEEDED = {
     "test_browser.py": "selenium",
     "test_site.py": "selenium",
     "test_notebooks.py": "nbclient",
+    "test_cluster.py": "distributed",
 }
 """The files that need a library which is no framework."""
 

@@ -257,6 +257,8 @@ class Recording:
     attention_parity: str = field(default_factory=own_version)
     start_seconds: float = 0.0
     """The seconds of cold starts, from process creation to the framework's import; not written to files."""
+    busy_seconds: float = 0.0
+    """The seconds of all workers of a cluster together; 0 on one machine, and not written to files."""
     files: dict[str, str] = field(default_factory=dict)
     """The source files of a target, by their paths relative to the target's folder; not written to files."""
     version: str = ""
@@ -352,6 +354,7 @@ def joined(*recordings: Recording) -> Recording:
         whole.inputs |= part.inputs
         whole.files |= part.files
         whole.start_seconds += part.start_seconds
+        whole.busy_seconds += part.busy_seconds
     return whole
 
 

@@ -69,7 +69,7 @@ def written(data: Any, path: Path) -> Path:
 @pytest.fixture(scope="module")
 def run(fake_job: Callable) -> Run:
     """A run of the fake backend."""
-    return judge(select(all_cases(), "masked_softmax-m*"), ["float64"], fake_job(), require_all=True)
+    return judge(select(all_cases(), "masked_softmax-m*"), ["float64"], [fake_job()], require_all=True)
 
 
 @pytest.fixture(scope="module")

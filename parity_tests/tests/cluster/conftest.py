@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import distributed
 import pytest
 
 from parity_tests.cluster import worker
 from parity_tests.cluster.client import Cluster
-from parity_tests.tests.cluster.faults import Faults
 from parity_tests.tests.places import FAKES, ROOT
 from parity_tests.workers.process import Stopped
 
@@ -22,11 +20,16 @@ WORKERS = 4
 
 @dataclass
 class Local:
-    """A cluster: its address, a client to look into it, and the folder with the files of its faults."""
+    """A cluster, a client to look into it, and the folder with the files of its faults."""
 
-    address: str
+    made: Any
     client: Any
     folder: Path
+
+    @property
+    def address(self) -> str:
+        """The address of its scheduler."""
+        return self.made.scheduler_address
 
     def session(self, name: str = "fake", stopped: Stopped = lambda: False, fuzzing: bool = False) -> Cluster:
         """A session of a fake backend."""
@@ -45,9 +48,13 @@ def register(folder: Path, name: str, module: str) -> None:
     (information / "entry_points.txt").write_text(f"[attention_core.backends]\n{name} = {module}\n")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster_of_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
-    """The cluster, which all tests share: a nanny restarts workers that were killed."""
+    """The cluster, which the tests of a file share: a nanny restarts workers that were killed."""
+    import distributed  # where it is not installed, there is no test, but this file is still read
+
+    from parity_tests.tests.cluster.faults import Faults
+
     registered, folder = tmp_path_factory.mktemp("registered"), tmp_path_factory.mktemp("faults")
     register(registered, "fake", "numpy_backend")
     register(registered, "planted", "planted_backend")
@@ -65,12 +72,14 @@ def cluster_of_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]
             distributed.Client(made, set_as_default=False) as client,
         ):
             client.register_plugin(Faults(str(folder)))
-            yield Local(made.scheduler_address, client, folder)
+            yield Local(made, client, folder)
 
 
 @pytest.fixture
 def local(cluster_of_four: Local) -> Iterator[Local]:
     """The cluster with all of its workers, and without the faults of another test."""
+    # A nanny gives up a worker that is killed before its start is through, and is replaced itself.
+    cluster_of_four.made.scale(WORKERS)
     cluster_of_four.client.wait_for_workers(WORKERS, timeout=60)
     yield cluster_of_four
     for file in cluster_of_four.folder.iterdir():
