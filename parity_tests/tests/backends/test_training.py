@@ -218,7 +218,12 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options"), FORMS, ids=str)
+@pytest.mark.parametrize(
+    ("path", "name", "options"),
+    [*((None, *form) for form in FORMS), ("blocked", *FORMS[0])],  # the loss is the same on either path
+    indirect=["path"],
+    ids=str,
+)
 def test_only_open_steps_contribute_to_the_loss_and_its_gradients(
     backend: SimpleNamespace, path: str | None, name: str, options: dict[str, Any]
 ):

@@ -24,7 +24,7 @@ from parity_tests.translation import corpus
 from parity_tests.translation.model import Model, Settings, new_model, read_data
 from parity_tests.translation.trainer import Diverged, Worker
 
-TRANSFORMER = {"model": "transformer", "num_heads": 2, "norm": "pre", "warmup": 4}
+TRANSFORMER = {"model": "transformer", "num_layers": 1, "num_heads": 2, "norm": "pre", "warmup": 4}
 MODELS = pytest.mark.parametrize("form", [{}, TRANSFORMER], ids=["recurrent", "transformer"])
 
 COMMAND = """
@@ -69,7 +69,9 @@ def test_another_amount_of_padding_is_the_same_training(
     backend: SimpleNamespace, form: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     """With and without the columns that no sentence of a batch reaches."""
-    settings = small(dtype="float64", batch_size=4, epochs=1, train=8, max_tokens=24, **form)
+    settings = small(
+        **{"dtype": "float64", "batch_size": 4, "epochs": 1, "train": 8, "max_tokens": 24, "num_layers": 1} | form
+    )
     less = trained(backend.name, settings)
     widths, trimmed = set(), corpus.trimmed
     monkeypatch.setattr(corpus, "trimmed", lambda batch, most: widths.add(trimmed(batch, most).source.shape) or batch)
