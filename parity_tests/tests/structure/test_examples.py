@@ -31,6 +31,10 @@ def run(*arguments: str) -> str:
     return process.stdout
 
 
+ONCE = pytest.mark.frameworks("torch")
+"""An example that reads the backend's name, and is long: where PyTorch is tested, in each backend that is tested."""
+
+
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run a script here, where its framework is imported already, and return its output."""
@@ -74,6 +78,7 @@ def test_scores(backend: SimpleNamespace, example: Callable[..., str], tmp_path:
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
+@ONCE
 def test_positions(backend: SimpleNamespace, example: Callable[..., str]):
     """Without positions no output changes; rotated heads tell the order again in every layer, added vectors do not."""
     rows = re.findall(r": (\w+) +((?:[\d.]+% *)+)\n", example("positions.py", backend.name))
@@ -83,6 +88,7 @@ def test_positions(backend: SimpleNamespace, example: Callable[..., str]):
     assert changes["rotary"] == [26.54, 42.34, 53.76, 59.87] and changes["sinusoidal"] == [18.49, 18.41, 20.25, 22.94]
 
 
+@ONCE
 def test_prune_heads(backend: SimpleNamespace, example: Callable[..., str]):
     """Both kinds of importance find the two heads of four that came to nothing; nothing is lost without them.
 
@@ -116,6 +122,7 @@ def test_a_translator_in_twenty_lines(backend: SimpleNamespace):
     assert len(losses) == 3 and losses[2] < losses[0] < 3.0 and "16 may 1984  → " in output
 
 
+@ONCE
 def test_the_cost_over_the_length(backend: SimpleNamespace, example: Callable[..., str]):
     """Times and memory are measured; what is due by the counts is equal at twice the features."""
     lines = example("cost_over_length.py", backend.name, 256).splitlines()
