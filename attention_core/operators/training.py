@@ -66,7 +66,7 @@ MASKED_CROSS_ENTROPY = Operator(
 CLIP_BY_GLOBAL_NORM = Operator(
     name="clip_by_global_norm",
     summary="Scale all gradients by one factor, so that their global norm is at most max_norm.",
-    formula="norm = √(sum over g of g²), g an entry of any gradient;  clipped = gradients · min(1, max_norm/norm)",
+    formula="norm = √(sum over all entries g of all gradients of g²);  clipped = gradients · min(1, max_norm/norm)",
     source=PASCANU,
     tensors=(Tensor("gradients", ("any",), "a list of arrays, one for each parameter"),),
     options=(

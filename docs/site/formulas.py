@@ -177,7 +177,7 @@ class Parser:
         below: list[Node] = []
         while self.at < len(self.tokens):
             kind, text, gap = self.tokens[self.at]
-            if text == "of":
+            if text == "of" and self.tokens[self.at + 1][1] != "all":  # as in "all entries g of all gradients of"
                 self.at += 1
                 break
             if text == "over":
