@@ -6,7 +6,10 @@ import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import Directive, directives
 
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS / "site"), str(DOCS.parent)]
@@ -68,12 +71,24 @@ LINK_OUTSIDE = re.compile(r"\]\(\.\./([^)#]+)(#[^)]*)?\)")
 def setup(app: Any) -> None:
     """Write the generated pages before Sphinx looks for files; links to other files of the project go to its source."""
     pages.write(DOCS)
-    app.add_directive("formula", formulas.Formula)
+    app.add_directive("formula", Formula)
     app.connect("source-read", link_to_the_source)
     app.connect("autodoc-process-docstring", docstrings.as_restructured_text, priority=100)
     app.connect("autoapi-skip-member", skip)
     for part in ("description", "options", "epilog"):
         app.connect(f"sphinx-click-process-{part}", escape_stars)
+
+
+class Formula(Directive):
+    """The directive `formula`: its content as it stands in the specification, with `:names:` of arrays and options."""
+
+    has_content = True
+    option_spec: ClassVar = {"names": directives.unchanged}
+
+    def run(self) -> list[nodes.Node]:
+        """The formula as a node of HTML."""
+        lines = formulas.mathml(" ".join(self.content), self.options.get("names", "").split())
+        return [nodes.raw("", f'<div class="formula">\n{lines}\n</div>', format="html")]
 
 
 def link_to_the_source(app: Any, name: str, source: list[str]) -> None:

@@ -9,10 +9,6 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import ClassVar
-
-from docutils import nodes
-from docutils.parsers.rst import Directive, directives
 
 TOKEN = re.compile(
     r"(?P<space>\s+)"
@@ -64,18 +60,6 @@ class Node:
     prose: bool = False
     inner: Sequence[Node] = field(default=(), repr=False)
     """What stands in these parentheses, which a fraction drops."""
-
-
-class Formula(Directive):
-    """The directive `formula`: its content as it stands in the specification, with `:names:` of arrays and options."""
-
-    has_content = True
-    option_spec: ClassVar = {"names": directives.unchanged}
-
-    def run(self) -> list[nodes.Node]:
-        """The formula as a node of HTML."""
-        lines = mathml(" ".join(self.content), self.options.get("names", "").split())
-        return [nodes.raw("", f'<div class="formula">\n{lines}\n</div>', format="html")]
 
 
 def mathml(formula: str, names: Collection[str] = ()) -> str:
