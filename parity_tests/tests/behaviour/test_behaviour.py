@@ -366,7 +366,7 @@ def test_a_call_behaves_as_recorded_and_diverges_where_it_is_known_to(
         return
     monkeypatch.setattr(check, "record", lambda *_, **__: recording)
     known = load_divergences(KNOWN / f"{target.module}.toml", target.name)
-    outcome = check.check(cases, FULL, Job(target.name, target.place), divergences=known)
+    outcome = check.check(cases, FULL, [Job(target.name, target.place)], divergences=known)
     red = [f"{v.case} {v.dtype} {v.quantity}: {v.reason}" for v in outcome.red]
     assert outcome.judged and not red, "\n".join(red)
 
