@@ -161,7 +161,7 @@ class Parser:
         below: list[Node] = []
         while self.at < len(self.tokens):
             kind, text, gap = self.tokens[self.at]
-            if text == "of" and self.tokens[self.at + 1][1] != "all":  # as in "all entries g of all gradients of"
+            if text == "of" and self._next(1) != "all":  # as in "all entries g of all gradients of"
                 self.at += 1
                 break
             if text == "over":
@@ -236,8 +236,9 @@ class Parser:
         fraction = f"<mfrac>{_row(_without_parentheses(above))}{_row(_without_parentheses(below))}</mfrac>"
         nodes.append(Node(fraction, "/", gap))
 
-    def _next(self) -> str:
-        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
+    def _next(self, further: int = 0) -> str:
+        at = self.at + further
+        return self.tokens[at][1] if at < len(self.tokens) else ""
 
 
 def _without_parentheses(nodes: Sequence[Node]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def operator_page(entry: Entry) -> Iterator[str]:
     yield from operators_page.details(entry)
     yield from ("", "## In each framework", "")
     yield from _implementations(entry)
-    rows = [*calls_of(entry.name, findings.load())]
+    rows = [*calls_of(entry.name)]
     if rows:
         yield from (
             "",
@@ -131,21 +132,23 @@ def _implementations(entry: Entry) -> Iterator[str]:
     file = FILE_OF[entry.name]
     yield from ("::::{tab-set}", ":sync-group: framework", "")
     for name in FRAMEWORKS:
-        parts = side_by_side.definitions(side_by_side.source(name, file))
+        parts = definitions(name, file)
         lines = [line.text for each in (f"_{entry.name}", entry.name) for line in parts.get(each, ())]
         code, particular = without_docstrings("\n".join(lines), idiom_of(name).title)
         yield from (f":::{{tab-item}} {idiom_of(name).title}", f":sync: {name}", "")
         yield from ("```python", operators_page.IMPORTS[name])
-        yield from (operators_page.example(entry, name) if isinstance(entry, Layer) else [_called(entry)])
+        yield from (
+            operators_page.example(entry, name) if isinstance(entry, Layer) else [operators_page.call_of(entry)]
+        )
         yield from ("```", "", *particular, "", f"From `backends/{name}/{file}.py`:", "")
         yield from ("```python", code, "```", ":::", "")
     yield from ("::::", "", f"Two of them aligned, line by line: `attention-parity diff {file} torch jax`.")
 
 
-def _called(operator: Operator) -> str:
-    given = [tensor.name for tensor in operator.tensors if not tensor.optional]
-    given += [f"{option.name}=..." for option in operator.options if option.default is None]
-    return f"{', '.join(tensor.name for tensor in operator.outputs)} = attention.{operator.name}({', '.join(given)})"
+@functools.cache
+def definitions(backend: str, file: str) -> dict[str, list[side_by_side.Line]]:
+    """The definitions of a backend's file."""
+    return side_by_side.definitions(side_by_side.source(backend, file))
 
 
 def without_docstrings(code: str, framework: str) -> tuple[str, list[str]]:
@@ -166,8 +169,14 @@ def without_docstrings(code: str, framework: str) -> tuple[str, list[str]]:
     return "\n".join(line for line in lines if line is not None).strip("\n"), particular
 
 
-def calls_of(operator: str, records: findings.Records) -> Iterator[str]:
+@functools.cache
+def _records() -> findings.Records:
+    return findings.load()
+
+
+def calls_of(operator: str) -> Iterator[str]:
     """A table of the frameworks' own calls of an operator and their answers to the MAIN questions; nothing if none."""
+    records = _records()
     sections = [section for section in SECTIONS if section.title in MAIN]
     targets = [target for target in THIRD_PARTY if target.operator == operator and target.id in records]
     rows: dict[tuple[str, ...], list[str]] = {}

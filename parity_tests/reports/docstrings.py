@@ -17,7 +17,7 @@ from attention_core.operators import FILE_OF, LAYERS, OF_FILES, find
 from attention_core.specification import Layer, Operator, Option, Rule, Tensor
 from backends import FRAMEWORKS, idiom_of
 from backends.requirements import Idiom
-from parity_tests.reports.operators_page import example
+from parity_tests.reports.operators_page import call_of, example
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -85,14 +85,7 @@ def docstrings(room: str, file: str) -> dict[str, str]:
 
 def of_function(operator: Operator, keywords: Sequence[str]) -> str:
     """The docstring of a function."""
-    given = [option.name for option in operator.options if option.default is None and not option.keyword_only]
-    given += [tensor.name for tensor in operator.tensors if not tensor.optional or tensor is operator.tensors[0]]
-    given += [
-        f"{option.name}={option.name}" for option in operator.options if option.keyword_only and not option.default
-    ]
-    results = ", ".join(tensor.name for tensor in operator.outputs)
-    call = [f"{results} = attention.{operator.name}({', '.join(given)})"]
-    blocks = [*_signature(operator, keywords), f"Source: {operator.source}", _block("Example", call)]
+    blocks = [*_signature(operator, keywords), f"Source: {operator.source}", _block("Example", [call_of(operator)])]
     return _text(operator.summary, operator.formula, operator.notes, *blocks)
 
 

@@ -123,6 +123,17 @@ def _calls(entry: Entry) -> Iterator[str]:
         yield f"- **{name}**: {'; '.join(f'`{line}`' for line in example(entry, name))}"
 
 
+def call_of(operator: Operator) -> str:
+    """The call of a function with its required arguments."""
+    given = [option.name for option in operator.options if option.default is None and not option.keyword_only]
+    given += [tensor.name for tensor in operator.tensors if not tensor.optional or tensor is operator.tensors[0]]
+    given += [
+        f"{option.name}={option.name}" for option in operator.options if option.keyword_only and not option.default
+    ]
+    results = ", ".join(tensor.name for tensor in operator.outputs)
+    return f"{results} = attention.{operator.name}({', '.join(given)})"
+
+
 def example(layer: Layer, framework: str, lens: bool = False) -> tuple[str, str]:
     """The construction of a layer with its required arguments, and its call, with lengths on request."""
     given = [option.name for option in layer.options if option.default is None]

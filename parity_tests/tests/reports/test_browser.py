@@ -92,23 +92,37 @@ def opened(chromium: webdriver.Chrome, folder: Path) -> Iterator[Callable[..., w
     asked: list[str] = []
 
     def open_page(name: str, size: str = "desktop", scheme: str = "light", fragment: str = "") -> webdriver.Chrome:
-        width, height = SIZES[size]
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == "phone"}
-        chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        emulate(chromium, size, scheme)
         chromium.get("about:blank")
-        for log in ("browser", "performance"):
-            chromium.get_log(log)  # which forgets it
+        forget(chromium)
         asked.append((folder / f"{name}.html").as_uri())
         chromium.get(asked[-1] + fragment)
         return chromium
 
     yield open_page
     assert not chromium.get_log("browser")
+    assert set(requested(chromium)) == set(asked[-1:])
+
+
+def emulate(chromium: webdriver.Chrome, size: str, scheme: str) -> None:
+    """Give the next page a size and a colour scheme."""
+    width, height = SIZES[size]
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == "phone"}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+
+def forget(chromium: webdriver.Chrome) -> None:
+    """Empty the logs, which reading them does."""
+    for log in ("browser", "performance"):
+        chromium.get_log(log)
+
+
+def requested(chromium: webdriver.Chrome) -> list[str]:
+    """The addresses that were requested since the logs were emptied."""
     events = [json.loads(entry["message"])["message"] for entry in chromium.get_log("performance")]
-    requests = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
-    assert {request["request"]["url"] for request in requests} == set(asked[-1:])
+    return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
 
 
 def shown(driver: webdriver.Chrome, selector: str) -> list[WebElement]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from parity_tests.tests.places import ROOT
-from parity_tests.tests.reports.test_browser import SIZES, chromium, shown
+from parity_tests.tests.reports.test_browser import SIZES, chromium, emulate, forget, requested, shown
 
 __all__ = ["chromium"]
 
@@ -56,23 +55,17 @@ def address() -> Iterator[str]:
 def visited(chromium: webdriver.Chrome, address: str) -> Iterator[Callable[..., webdriver.Chrome]]:
     """Open a page of the site; afterwards, no error was logged, and nothing was requested from elsewhere."""
     chromium.get("about:blank")
-    for log in ("browser", "performance"):
-        chromium.get_log(log)  # which forgets it
+    forget(chromium)
 
     def visit(page: str, size: str = "desktop", scheme: str = "light") -> webdriver.Chrome:
-        width, height = SIZES[size]
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": size == "phone"}
-        chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        emulate(chromium, size, scheme)
         name, mark, query = page.partition("?")
         chromium.get(f"{address}/{name}.html{mark}{query}")
         return chromium
 
     yield visit
     assert not [entry for entry in chromium.get_log("browser") if entry["level"] == "SEVERE"]
-    events = [json.loads(entry["message"])["message"] for entry in chromium.get_log("performance")]
-    requests = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    requests = requested(chromium)
     assert requests and all(url.startswith((address, "data:")) for url in requests)
 
 
