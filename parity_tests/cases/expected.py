@@ -16,9 +16,10 @@ import numpy as np
 import attention_core
 from attention_core import draws, reference
 from attention_core.differentiation import gradients as complex_step
-from attention_core.operators import FILE_OF
+from attention_core.operators import find
+from attention_core.specification import Layer
 from backends.archives import ArchiveError, load_arrays, pack_arrays, save_arrays
-from parity_tests.cases.call import Function, bind, layer_called, layer_of, output_names, repeated, train
+from parity_tests.cases.call import SECOND, STEPS, Function, bind, layer_called, layer_of, output_names, repeated, train
 from parity_tests.cases.case import Arrays, Case, computed_in, is_floating
 
 CACHE = "ATTENTION_PARITY_CACHE"
@@ -154,7 +155,7 @@ def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangent
     parameters = {} if layer is None else layer.parameters
     function = called(case)
     floating = {name: array for name, array in inputs.items() if is_floating(array)}
-    rest = {name: array for name, array in inputs.items() if name not in floating}
+    rest = {name: array for name, array in {**inputs, **open_masks(case, inputs)}.items() if name not in floating}
 
     def call(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         if layer is not None:
@@ -165,26 +166,32 @@ def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangent
     return complex_step(call, {**floating, **parameters}, factors, stacked=stackable(case))
 
 
-STACKED = (
-    *("normalization", "feed_forward", "transformer_layers", "transformer"),
-    *("recurrent", "encoders", "decoders", "translation", "training"),
-)
-"""The files whose layers have no heads, which a stack of perturbations could be mistaken for."""
+COUNTS = ("valid_lens", "position", "offset")
+"""The ends of the names of integers of each sequence."""
+
+
+def open_masks(case: Case, inputs: Arrays) -> Arrays:
+    """Masks that hide nothing, beside the integers of each sequence, whose leading axis could be mistaken for heads.
+
+    The rank of a mask settles the number of axes. A second call has the mask of the first unless it has one of its own.
+    """
+    entry = find(case.operator)
+    calls = entry.methods if isinstance(entry, Layer) else (entry,)
+    masks = {tensor.name for call in calls for tensor in call.inputs if tensor.name.endswith("mask")}
+    rank = 4 if any(array.ndim == 4 for array in inputs.values()) else 3
+    counts = {name: end for name in inputs for end in COUNTS if name.endswith(end)}
+    wanted = {name.removesuffix(end) + "mask" for name, end in counts.items()}
+    missing = {name for name in wanted if not {name, name.removeprefix(SECOND)} & set(inputs)}
+    return {
+        name: np.ones((1,) * rank, bool)
+        for name in sorted(missing)
+        if name.removeprefix(SECOND).removeprefix(STEPS) in masks
+    }
 
 
 def stackable(case: Case) -> bool:
-    """Whether perturbations may share a pass: not if their leading axis could be mistaken for heads.
-
-    That is so with heads, and with lengths, an offset or a position but no mask, whose rank would settle the number of
-    axes.
-    """
-    if {"offset", "steps.position"} & set(case.inputs) and "mask" not in case.inputs:
-        return False
-    if case.operator == "MultiHeadAttention" or FILE_OF[case.operator] in STACKED:
-        return True
-    heads = any(array.ndim == 4 for array in case.inputs.values())
-    lens = [name for name in case.inputs if name.endswith("valid_lens")]
-    return not heads and all(name.replace("valid_lens", "mask") in case.inputs for name in lens)
+    """Whether perturbations may share a pass: not with an offset of each sequence where a call has no mask."""
+    return "mask" in {**case.inputs, **open_masks(case, case.inputs)} or "offset" not in case.inputs
 
 
 @functools.cache

@@ -22,7 +22,7 @@ from backends.archives import pack_arrays, unpack_arrays
 from parity_tests.cases.call import bind
 from parity_tests.cases.case import FULL, SEED, Arrays, Case, drawn, is_floating
 from parity_tests.cases.drawn import IDS
-from parity_tests.cases.expected import build_reference, cotangents, in_memory, outputs, stackable
+from parity_tests.cases.expected import build_reference, cotangents, in_memory, open_masks, outputs, stackable
 from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.judge.compare import excused
 from parity_tests.judge.question import Questions
@@ -92,7 +92,7 @@ def expected(cell: Cell) -> Arrays:
     entries = {name: chosen_entries(name, array) for name, array in inputs.items() if is_floating(array)}
 
     def call(points: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        given: Arrays = dict(inputs)
+        given: Arrays = {**inputs, **open_masks(case, inputs)}
         for name, chosen in entries.items():
             stack = points[name].shape[:-1]
             given[name] = np.broadcast_to(inputs[name].reshape(-1), (*stack, inputs[name].size)).astype(complex)
