@@ -1,5 +1,6 @@
 """The command line: options and arguments go in; tables, files and an exit code come out."""
 
+import os
 import sys
 
 from parity_tests.shadowing import shadowed
@@ -7,3 +8,7 @@ from parity_tests.shadowing import shadowed
 if sentence := shadowed():
     print(f"Error: {sentence}", file=sys.stderr)
     sys.exit(2)
+
+# Before NumPy is imported. The reference multiplies many small arrays beside workers that use the cores: with a thread
+# for each core, OpenBLAS took four times as long. Workers have settings of their own.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
