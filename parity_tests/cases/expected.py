@@ -180,8 +180,8 @@ def open_masks(case: Case, inputs: Arrays) -> Arrays:
     masks = {tensor.name for call in calls for tensor in call.inputs if tensor.name.endswith("mask")}
     rank = 4 if any(array.ndim == 4 for array in inputs.values()) else 3
     counts = {name: end for name in inputs for end in COUNTS if name.endswith(end)}
-    wanted = {name.removesuffix(end) + "mask" for name, end in counts.items()}
-    missing = {name for name in wanted if not {name, name.removeprefix(SECOND)} & set(inputs)}
+    possible = {name.removesuffix(end) + "mask" for name, end in counts.items()}
+    missing = {name for name in possible if not {name, name.removeprefix(SECOND)} & set(inputs)}
     return {
         name: np.ones((1,) * rank, bool)
         for name in sorted(missing)

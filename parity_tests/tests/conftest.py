@@ -22,6 +22,7 @@ from attention_core.operators import ENTRIES
 from backends import FRAMEWORKS, weights
 from parity_tests.cases.expected import programs_folder
 from parity_tests.tests.places import FAKES, ROOT
+from parity_tests.tests.slow import slow
 from parity_tests.tests.structure.source import unlisted
 from parity_tests.third_party import layers
 from parity_tests.workers.environment import collect_less, environment
@@ -55,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--backends", metavar="NAMES", help="backends to test, with commas, or none; default: all installed"
     )
+    parser.addoption("--slow", action="store_true", help="run the slow instances, too: tests/slow.txt")
     parser.addoption("--attack", metavar="N", type=int, default=60, help="damaged files of each kind to read")
 
 
@@ -130,6 +132,7 @@ def needed_by(item: pytest.Item) -> set[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is for a backend, and for several together; where none is tested, leave it out: not skipped."""
     kept, left_out = [], []
+    too_slow = frozenset() if config.getoption("--slow") or any("::" in name for name in config.args) else slow()
     for item in items:
         parameters = _parameters(item)
         together = isinstance(item, pytest.Function) and "all_backends" in item.fixturenames
@@ -140,7 +143,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("together")
         none = None in (parameters.get("backend", ""), parameters.get("source_target", ""))
         absent = none or (together and not selected(config)) or not needed <= set(selected(config))
-        (left_out if absent else kept).append(item)
+        (left_out if absent or item.nodeid in too_slow else kept).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept

@@ -77,8 +77,9 @@ def test_the_pages_name_options_and_files_that_exist(page: str):
     written = (ROOT / page).read_text(encoding="utf-8")
     options = set(re.findall(r"(?<![-\w])(--[a-z][a-z-]*)", written))
     script = (ROOT / "examples" / "translate" / "textbooks.py").read_text(encoding="utf-8")
-    plugin = (ROOT / "parity_tests" / "pytest_plugin.py").read_text(encoding="utf-8")
-    known = options_of(main) | set(re.findall(r'(?:add_argument|addoption)\("(--[a-z-]+)"', script + plugin))
+    plugins = [ROOT / "parity_tests" / "pytest_plugin.py", ROOT / "parity_tests" / "tests" / "conftest.py"]
+    source = "".join([script, *(path.read_text(encoding="utf-8") for path in plugins)])
+    known = options_of(main) | set(re.findall(r'(?:add_argument|addoption)\("(--[a-z-]+)"', source))
     links = re.findall(r"\]\(([^)#:]+)\)", written)
     assert (options or links) and options <= known
     for link in links:
