@@ -84,13 +84,13 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
 
     Gradients are those of the outputs that are not omitted, and cotangents are drawn by the name.
     """
-    least = LEAST.get(drawn.operator, {})
+    least = LEAST.get("cosine_score" if drawn.options.get("score") == "cosine" else drawn.operator, {})
     if any(drawn.sizes.get(axis, 1) in range(1, size) for axis, size in least.items()):
         return None
     fields = drawn.as_case()
     case = Case(**{**fields, "name": name or fields["name"]})
     expected = reference.expected(case, drawn.dtype, without)
-    grown, size = growth_of_outputs(drawn, case), answer_size(case, drawn.dtype, without)
+    grown, size = growth_of_answers(drawn, case, expected, without), answer_size(case, drawn.dtype, without)
     if grown is None:
         return None
     distance = distance_of_kernel(drawn, case)
@@ -111,7 +111,8 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
             # It sums terms as large as what flows back times all other factors, of which little may be left.
             argument = {**case.inputs, **case.parameters}[name.removeprefix("gradient_")]
             largest_entry = float(np.abs(argument[np.isfinite(argument)]).max(initial=0.0)) or 2.0**-20
-            eps *= max(1.0, size * max((1.0, *drawn.scales.values())) / min(1.0, largest_entry) / largest)
+            summed = size * max((1.0, *drawn.scales.values())) / min(1.0, largest_entry) / largest
+            eps = max(eps * max(1.0, summed), allowed.eps * grown.by_gradient.get(name, 1.0))
         if not eps <= allowed.most:
             return None
         tolerances[name] = Tolerance(eps, allowed.worst, GROWN, (drawn.dtype,), beside=beside)
@@ -124,16 +125,18 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
 
 @dataclass
 class Growth:
-    """The amplification of a relative change of all inputs and parameters in the outputs, and by entry in some."""
+    """The amplification of a relative change of all inputs and parameters: in the outputs, by entry, by gradient."""
 
     worst: float = 1.0
     by_entry: dict[str, float] = field(default_factory=dict)
+    by_gradient: dict[str, float] = field(default_factory=dict)
 
 
-def growth_of_outputs(drawn: Drawn, case: Case) -> Growth | None:
-    """The amplification of a relative change of all inputs and parameters in the outputs, at least 1.
+def growth_of_answers(drawn: Drawn, case: Case, expected: Arrays, without: tuple[str, ...]) -> Growth | None:
+    """The amplification of a relative change of all inputs and parameters in the expected answers, at least 1.
 
-    None if it changes an output that is not floating, such as the best token of greedy decoding.
+    None if it changes an output that is not floating, such as the best token of greedy decoding. Gradients are computed
+    once more, for the first change.
     """
     growth, nudge = Growth(), max(NUDGE, 2.0 * epsilon(drawn.dtype))
     if drawn.whole or not any(map(is_floating, {**case.inputs, **case.parameters}.values())):
@@ -155,6 +158,14 @@ def growth_of_outputs(drawn: Drawn, case: Case) -> Growth | None:
                     pair = Pair(Quantity(name, "float64", array, by_entry, by_entry), after[name], array)
                     moved_by = float(pair.entry_errors.max() * epsilon("float64") / nudge)
                     growth.by_entry[name] = max(growth.by_entry.get(name, 1.0), moved_by)
+    moved = nudged(case, 0, nudge, as_rows=True)
+    factors = reference.cotangents(case, drawn.dtype, without)
+    gradients = reference.computed_gradients(moved, *moved.at("float64"), factors) if case.gradients else {}
+    for name, array in gradients.items():
+        before_it = expected[f"gradient_{name}"]
+        if array.size and (largest := np.abs(before_it).max()) > 0.0:
+            with np.errstate(invalid="ignore"):
+                growth.by_gradient[f"gradient_{name}"] = float(np.abs(array - before_it).max() / (nudge * largest))
     return growth
 
 
@@ -172,16 +183,26 @@ def distance_of_kernel(drawn: Drawn, case: Case) -> float:
     return max(1.0, 0.5 * features * (w * apart) ** 2 / 8.0)
 
 
-def nudged(case: Case, turn: int, nudge: float) -> Case:
-    """The case with every floating number but a dropout mask's multiplied by 1 ± nudge; noise stays below 1."""
+def nudged(case: Case, turn: int, nudge: float, *, as_rows: bool = False) -> Case:
+    """The case with every floating number but a dropout mask's changed by 0.5 to 1.5 nudge of itself.
+
+    With as_rows, a number moves by as much of the largest in its row, as rounding does where rows are normalised. Moves
+    of one size would leave two terms that cancel as they are, where all their factors move alike. Noise stays below 1.
+    """
+
+    def changed(name: str, array: np.ndarray) -> np.ndarray:
+        if array.dtype.kind != "f" or name.endswith("dropout_mask"):
+            return array
+        noise = draws.uniform(f"nudge/{turn}/{name}", array.shape)
+        moves = nudge * (noise + 0.5 * np.sign(noise))
+        if not as_rows or array.ndim == 0:
+            return array * (1.0 + moves)
+        known = np.isfinite(array) & (array != 0.0)
+        largest = np.abs(array).max(axis=-1, keepdims=True, initial=0.0, where=known)
+        return np.where(known, array + moves * largest, array)
 
     def moved(arrays: Arrays) -> Arrays:
-        result = {
-            name: array * (1.0 + nudge * np.sign(draws.uniform(f"nudge/{turn}/{name}", array.shape)))
-            if array.dtype.kind == "f" and not name.endswith("dropout_mask")
-            else array
-            for name, array in arrays.items()
-        }
+        result = {name: changed(name, array) for name, array in arrays.items()}
         if "noise" in result:
             result["noise"] = np.minimum(result["noise"], 1.0 - epsilon("float64"))
         return result
