@@ -193,13 +193,16 @@ def under_explicit_axes(name: str) -> tuple[float, bool]:
     return difference(actual, gradients(output)(state, *arrays)), actual[1].sharding.is_equivalent_to(batch, 3)
 
 
+PARTS: dict[str, Callable[[str], Any]] = {
+    "jit": lambda name: under_jit(*kernels()[name]),
+    "explicit": lambda name: under_jit(*kernels()[name], EXPLICIT),
+    "batch": lambda name: batch_under_jit(*layers()[name]),
+    "shard_map": lambda name: under_shard_map(*layers()[name]),
+    "typed": under_explicit_axes,
+}
+
 if __name__ == "__main__":
     set_path("blocked")
     blocks.BLOCK, dot_product.ROWS, dot_product.COLUMNS = 32, 3, 4
-    batches, mapped = (names.split(",") for names in sys.argv[1:])
-    kept = {name: under_jit(*given) for name, given in kernels().items()}
-    batch = {name: batch_under_jit(*layers()[name]) for name in batches}
-    errors = {name: under_shard_map(*layers()[name]) for name in mapped}
-    explicit = {name: under_jit(*given, EXPLICIT) for name, given in kernels().items()}
-    typed = {name: under_explicit_axes(name) for name in TYPED}
-    print(json.dumps({"jit": kept, "layers": batch, "shard_map": errors, "explicit": explicit, "typed": typed}))
+    places = [place.split("/") for place in sys.argv[1:]]
+    print(json.dumps({f"{part}/{name}": PARTS[part](name) for part, name in places}))

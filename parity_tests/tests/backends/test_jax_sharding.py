@@ -14,9 +14,10 @@ import pytest
 
 import backends
 
-LAYERS = ("encoder", "decoder", "greedy", "translator", "dot", "additive", "weights", "multi-head")
 SHARDED = ("additive", "multi-head", "bahdanau")
 """The layers whose program for a sharded batch is read."""
+
+LAYERS = ("encoder", "decoder", "greedy", "translator", "dot", "additive", "weights", "multi-head")
 COLLECTIVE = re.compile(
     r"= (.+?) (all-gather|all-reduce|(?:ragged-)?all-to-all|collective-\w+|reduce-scatter)(?:-start)?\("
 )
@@ -29,8 +30,8 @@ def collectives(program: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def answers() -> dict[str, Any]:
-    """What a process with four devices answers."""
+def answers(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What a process with four devices answers to the places of the selected tests."""
     import jax
 
     from backends.jax.runtime import OLDER_EMITTERS
@@ -39,26 +40,25 @@ def answers() -> dict[str, Any]:
     flags += [OLDER_EMITTERS] if jax.__version_info__ < (0, 11) else []
     root = Path(backends.__file__).parents[1]
     variables = {**os.environ, "XLA_FLAGS": " ".join(flags), "PYTHONPATH": str(root)}
-    command = [sys.executable, "-m", "parity_tests.tests.backends.jax_meshes", ",".join(SHARDED), ",".join(LAYERS)]
+    here = [item for item in request.session.items if item.path == request.path]
+    places = sorted({item.callspec.params["place"] for item in here if hasattr(item, "callspec")})
+    command = [sys.executable, "-m", "parity_tests.tests.backends.jax_meshes", *places]
     done = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("axes", ["jit", "explicit"])
-@pytest.mark.parametrize("kernel", ["dot", "additive"])
-def test_blocks_of_a_sharded_batch_and_of_sharded_heads_stay_where_they_are(
-    kernel: str, axes: str, answers: dict[str, Any]
-):
+@pytest.mark.parametrize("place", ["jit/dot", "jit/additive", "explicit/dot", "explicit/additive"])
+def test_blocks_of_a_sharded_batch_and_of_sharded_heads_stay_where_they_are(place: str, answers: dict[str, Any]):
     """Devices exchange the gradient of what they share, and the numbers that say which formula all of them take."""
-    answer = answers[axes][kernel]
+    answer = answers[place]
     assert answer["error"] < 1e-5 and all(answer["sharded"])
     assert collectives(answer["program"]) <= {f"all-reduce {of}" for of in ("pred[]", "f32[]", "f32[8]", "f32[2,8]")}
 
 
-@pytest.mark.parametrize("layer", SHARDED)
-def test_a_sharded_batch_of_a_layer_stays_where_it_is(layer: str, answers: dict[str, Any]):
-    answer = answers["layers"][layer]
+@pytest.mark.parametrize("place", [f"batch/{layer}" for layer in SHARDED])
+def test_a_sharded_batch_of_a_layer_stays_where_it_is(place: str, answers: dict[str, Any]):
+    answer = answers[place]
     assert answer["error"] < 1e-5 and all(answer["sharded"])
     assert {one.partition(" ")[0] for one in collectives(answer["program"])} == {"all-reduce"}  # of gradients
 
@@ -79,12 +79,12 @@ def test_every_collective_of_a_program_is_found():
     }
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_a_layer_under_shard_map_has_the_loss_and_gradients_of_the_whole_batch(layer: str, answers: dict[str, Any]):
-    assert answers["shard_map"][layer] < 1e-5
+@pytest.mark.parametrize("place", [f"shard_map/{layer}" for layer in LAYERS])
+def test_a_layer_under_shard_map_has_the_loss_and_gradients_of_the_whole_batch(place: str, answers: dict[str, Any]):
+    assert answers[place] < 1e-5
 
 
-@pytest.mark.parametrize("layer", ["encoder", "translator", "weights", "multi-head"])
-def test_a_layer_takes_a_batch_that_is_sharded_over_explicit_axes(layer: str, answers: dict[str, Any]):
-    error, sharded = answers["typed"][layer]
+@pytest.mark.parametrize("place", [f"typed/{layer}" for layer in ("encoder", "translator", "weights", "multi-head")])
+def test_a_layer_takes_a_batch_that_is_sharded_over_explicit_axes(place: str, answers: dict[str, Any]):
+    error, sharded = answers[place]
     assert error < 1e-5 and sharded
