@@ -162,10 +162,10 @@ def growth_of_answers(drawn: Drawn, case: Case, expected: Arrays, without: tuple
     factors = reference.cotangents(case, drawn.dtype, without)
     gradients = reference.computed_gradients(moved, *moved.at("float64"), factors) if case.gradients else {}
     for name, array in gradients.items():
-        before_it = expected[f"gradient_{name}"]
-        if array.size and (largest := np.abs(before_it).max()) > 0.0:
+        right = expected[f"gradient_{name}"]
+        if array.size and (largest := np.abs(right).max()) > 0.0:
             with np.errstate(invalid="ignore"):
-                growth.by_gradient[f"gradient_{name}"] = float(np.abs(array - before_it).max() / (nudge * largest))
+                growth.by_gradient[f"gradient_{name}"] = float(np.abs(array - right).max() / (nudge * largest))
     return growth
 
 
