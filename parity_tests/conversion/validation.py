@@ -91,8 +91,10 @@ def expected(cell: Cell) -> Arrays:
     function = bind(reference, case.operator, case.method, case.options)
     entries = {name: chosen_entries(name, array) for name, array in inputs.items() if is_floating(array)}
 
+    whole: Arrays = {**inputs, **open_masks(case, inputs)}
+
     def call(points: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        given: Arrays = {**inputs, **open_masks(case, inputs)}
+        given = dict(whole)
         for name, chosen in entries.items():
             stack = points[name].shape[:-1]
             given[name] = np.broadcast_to(inputs[name].reshape(-1), (*stack, inputs[name].size)).astype(complex)

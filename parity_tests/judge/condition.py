@@ -149,10 +149,8 @@ def growth_of_answers(drawn: Drawn, case: Case, expected: Arrays, without: tuple
             if array.dtype.kind != "f":
                 if not np.array_equal(array, after[name]):
                     return None
-            elif array.size and (largest := np.abs(array).max()) > 0.0:
-                with np.errstate(invalid="ignore"):  # an infinite output stays what it is, and grows by nothing
-                    moves = np.abs(after[name] - array).max() / (nudge * largest)
-                growth.worst = max(growth.worst, float(moves))
+            elif np.abs(array).max(initial=0.0) > 0.0:
+                growth.worst = max(growth.worst, growth_of(array, after[name], nudge))
                 by_entry = entry_tolerance_of(case.operator, case.id, drawn.dtype, name.removeprefix(SECOND))
                 if by_entry is not None:
                     pair = Pair(Quantity(name, "float64", array, by_entry, by_entry), after[name], array)
@@ -163,10 +161,15 @@ def growth_of_answers(drawn: Drawn, case: Case, expected: Arrays, without: tuple
     gradients = reference.computed_gradients(moved, *moved.at("float64"), factors) if case.gradients else {}
     for name, array in gradients.items():
         right = expected[f"gradient_{name}"]
-        if array.size and (largest := np.abs(right).max()) > 0.0:
-            with np.errstate(invalid="ignore"):
-                growth.by_gradient[f"gradient_{name}"] = float(np.abs(array - right).max() / (nudge * largest))
+        if np.abs(right).max(initial=0.0) > 0.0:
+            growth.by_gradient[f"gradient_{name}"] = growth_of(right, array, nudge)
     return growth
+
+
+def growth_of(before: np.ndarray, after: np.ndarray, nudge: float) -> float:
+    """How far an array has moved, in nudges of its largest entry; NaN if that is infinite, which `max` passes over."""
+    with np.errstate(invalid="ignore"):
+        return float(np.abs(after - before).max() / (nudge * np.abs(before).max()))
 
 
 def distance_of_kernel(drawn: Drawn, case: Case) -> float:
