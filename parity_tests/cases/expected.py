@@ -149,13 +149,16 @@ def called(case: Case) -> Function:
     return repeated(bind(reference, case.operator, case.method, case.options), case.shared, case.twice)
 
 
-def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangents: Mapping[int, np.ndarray]) -> Arrays:
-    """The reference's gradients by name, without the cache."""
+def computed_gradients(
+    case: Case, inputs: Arrays, parameters: Arrays, cotangents: Mapping[int, np.ndarray], masks: Arrays | None = None
+) -> Arrays:
+    """The reference's gradients by name, without the cache. Masks that are not given are `open_masks`."""
     layer = build_reference(case, parameters)
     parameters = {} if layer is None else layer.parameters
     function = called(case)
     floating = {name: array for name, array in inputs.items() if is_floating(array)}
-    rest = {name: array for name, array in {**inputs, **open_masks(case, inputs)}.items() if name not in floating}
+    masks = open_masks(case, inputs) if masks is None else masks
+    rest = {name: array for name, array in {**inputs, **masks}.items() if name not in floating}
 
     def call(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         if layer is not None:
@@ -163,7 +166,7 @@ def computed_gradients(case: Case, inputs: Arrays, parameters: Arrays, cotangent
         return function(layer, **{name: arrays[name] for name in floating}, **rest)
 
     factors = {str(position): array.astype(np.float64) for position, array in cotangents.items()}
-    return complex_step(call, {**floating, **parameters}, factors, stacked=stackable(case))
+    return complex_step(call, {**floating, **parameters}, factors, stacked=stackable(case, masks))
 
 
 COUNTS = ("valid_lens", "position", "offset")
@@ -189,9 +192,14 @@ def open_masks(case: Case, inputs: Arrays) -> Arrays:
     }
 
 
-def stackable(case: Case) -> bool:
-    """Whether perturbations may share a pass: not with an offset of each sequence where a call has no mask."""
-    return "mask" in {**case.inputs, **open_masks(case, case.inputs)} or "offset" not in case.inputs
+def stackable(case: Case, masks: Arrays) -> bool:
+    """Whether perturbations may share a pass: with these masks beside the inputs, the number of axes has to be known.
+
+    It is not with an offset of each sequence where a call has no mask.
+    """
+    if set(open_masks(case, case.inputs)) - set(masks):
+        return False
+    return "mask" in {**case.inputs, **masks} or "offset" not in case.inputs
 
 
 @functools.cache

@@ -91,7 +91,8 @@ def expected(cell: Cell) -> Arrays:
     function = bind(reference, case.operator, case.method, case.options)
     entries = {name: chosen_entries(name, array) for name, array in inputs.items() if is_floating(array)}
 
-    whole: Arrays = {**inputs, **open_masks(case, inputs)}
+    masks = open_masks(case, inputs)
+    whole: Arrays = {**inputs, **masks}
 
     def call(points: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
         given = dict(whole)
@@ -104,7 +105,7 @@ def expected(cell: Cell) -> Arrays:
 
     points = {name: inputs[name].reshape(-1)[chosen] for name, chosen in entries.items()}
     factors = {str(place): array.astype(np.float64) for place, array in cotangents(case, dtype).items()}
-    gradients = complex_step(call, points, factors, stacked=stackable(case))
+    gradients = complex_step(call, points, factors, stacked=stackable(case, masks))
     return {**outputs(case, dtype), **{f"gradient_{name}": array for name, array in gradients.items()}}
 
 

@@ -73,6 +73,11 @@ class Mutant:
         """The sentence, and in parentheses the issue or pull request of a library that made the mistake, if any."""
         return f"{self.sentence} ({self.source})" if self.source else self.sentence
 
+    @property
+    def reads_masks(self) -> bool:
+        """Whether a function that it breaks takes a mask."""
+        return any("mask" in inspect.signature(wrong).parameters for wrong in self.broken.values())
+
     def must_be_red(self, case: str, quantity: str) -> bool:
         """Whether that quantity of that case has to be red."""
         place = f"{case}:{quantity}"
@@ -197,7 +202,8 @@ def answer(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()
     try:
         with in_place_of_the_reference(mutant), np.errstate(all="ignore"):
             answer = computed_outputs(case, inputs, parameters)
-            gradients = computed_gradients(case, before, parameters, factors) if case.gradients else {}
+            masks: Arrays | None = {} if mutant.reads_masks else None  # a mask made for the gradients is not the case's
+            gradients = computed_gradients(case, before, parameters, factors, masks) if case.gradients else {}
     except Exception as error:  # as in a worker, whatever an implementation raises costs its own cell
         return Answer("error", f"{type(error).__name__}: {error}"), {}
     changed = [name for name in before if not np.array_equal(inputs[name], before[name], equal_nan=True)]
