@@ -406,10 +406,18 @@ def work(call: Call, sizes: Mapping[str, int]) -> int:
     return math.prod(counts) * math.prod(widths[: 1 if isinstance(call.entry, Operator) else 2])
 
 
+def of_squares(call: Call, sizes: Mapping[str, int]) -> int:
+    """The further products for each of `work` where square matrices are multiplied: n³ for n."""
+    needed = [tensor.axes for tensor in call.inputs if not tensor.optional]
+    twice = {axis for axes in needed for axis in axes if axes.count(axis) > 1}
+    return math.prod(max(sizes.get(axis, 1), 1) ** 2 for axis in twice)
+
+
 def is_forward(call: Call, row: Drawn) -> bool:
     """Whether a row has no gradients, since they cost too much to compute or compile, or are only rounding."""
     slow = call.family in ("recurrent", "decoders", "transformer", "translation") and row.seed % 3 != TWICE
-    return is_rounding(call, row) or slow or work(call, row.sizes) * numbers(row) > MOST_GRADIENTS
+    products = work(call, row.sizes) * of_squares(call, row.sizes)
+    return is_rounding(call, row) or slow or products * numbers(row) > MOST_GRADIENTS
 
 
 def is_rounding(call: Call, row: Drawn) -> bool:

@@ -337,6 +337,13 @@ def always_forward(case: Drawn) -> bool:
     return is_forward(Call(find(case.operator), case.method), Drawn(case.operator, method=case.method))
 
 
+def test_a_product_of_large_square_matrices_has_no_gradients():
+    call = Call(find("attention_rollout"), "")
+    sizes = {"batch": 1, "heads": 3, "layers": 2, "steps": 33}
+    assert is_forward(call, Drawn("attention_rollout", sizes=sizes))
+    assert not is_forward(call, Drawn("attention_rollout", sizes={**sizes, "steps": 5}))
+
+
 def test_shrinking_adds_no_gradients_that_are_rounding_alone(drawn: list[Drawn]):
     tiny = [case for case in drawn if 1e-30 in case.scales.values() and case.forward]
     case = next(case for case in tiny if FAMILIES[FILE_OF[case.operator]] == "layers" and case.method == "call")
