@@ -22,15 +22,17 @@ def targets_of(module: str) -> list[ThirdParty]:
 
 def offers_of_modules(modules: Sequence[str]) -> Offers:
     """A column for each of the modules whose packages are installed here, with the versions of all of them."""
-    made = list[Offer]()
+    made, reasons = list[Offer](), dict[str, str]()
     for module in modules:
         targets = targets_of(module)
-        if all(map(installed, targets)):
-            job = job_of(targets)
-            packages = dict.fromkeys(name for target in targets for name in target.packages)
-            versions = ", ".join(f"{name} {_version(name)}" for name in packages)
-            made.append(Offer(replace(job, backend=f"{module}_{job.backend}", version=versions)))
-    return Offers(source(), made)
+        packages = dict.fromkeys(name for target in targets for name in target.packages)
+        if not all(map(installed, targets)):
+            reasons[module] = f"not all installed: {', '.join(packages)}"
+            continue
+        job = job_of(targets)
+        versions = ", ".join(f"{name} {_version(name)}" for name in packages)
+        made.append(Offer(replace(job, backend=f"{module}_{job.backend}", version=versions)))
+    return Offers(source(), made, reasons)
 
 
 def _version(package: str) -> str:

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from parity_tests.behaviour import findings
+from parity_tests.behaviour.page import page
 from parity_tests.cases.case import FULL
 from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.cluster import campaign as campaigns
+from parity_tests.cluster.behaviour import targets_of
 from parity_tests.cluster.campaign import ClusterCampaign, Log, LogError, pending
 from parity_tests.cluster.client import Cluster
 from parity_tests.fuzz.campaign import Campaign
@@ -128,8 +131,14 @@ def test_ctrl_c_interrupts_the_workers_and_judges_what_came_back(local: Local, c
         )
     answered = outcome.recordings["fake"].answers
     assert outcome.interrupted and 0 < len(answered) < len(cells)
-    assert {verdict.case for verdict in outcome.verdicts} == {key.partition("/")[0] for key in answered}
+    # A repeated call is compared with the first one alone.
+    compared = [cell for cell in cells if cell.key in answered and _first_of(cell) in answered]
+    assert {verdict.case for verdict in outcome.verdicts} == {cell.case.id for cell in compared}
     assert not outcome.red
+
+
+def _first_of(cell: Cell) -> str:
+    return f"{cell.case.again or cell.case.id}/{cell.dtype}"
 
 
 def test_workers_of_two_versions_are_two_columns(local: Local, cells: list[Cell], tmp_path: Path):
@@ -183,6 +192,25 @@ def test_check_needs_the_target_on_the_workers(local: Local, tmp_path: Path):
     result = invoke("check", "no_such_module", *chosen)
     words = f"no worker of {local.address} can run this: no_such_module:"
     assert result.exit_code == 2 and words in squeezed(result) and "No module named" in squeezed(result)
+
+
+def test_behaviour_records_what_the_workers_answer(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    records = findings.load(findings.DATA)
+    monkeypatch.setattr(findings, "DATA", tmp_path / "findings.json")
+    monkeypatch.setattr(findings, "PAGE", tmp_path / "behaviour.md")
+    findings.save({}, findings.DATA)
+    chosen = ["behaviour", "--framework", "onnx", "--scheduler", local.address]
+    result = invoke(*chosen)
+    assert result.exit_code == 1 and "changed" in result.output and not findings.PAGE.exists(), result.output
+    assert invoke(*chosen, "--write").exit_code == 0
+    written = findings.load(findings.DATA)
+    assert written.keys() == {target.id for target in targets_of("onnx")}
+    for name, (entry,) in written.items():
+        assert entry["found"] == records[name][-1]["found"], name
+    assert findings.PAGE.read_text(encoding="utf-8") == page(written)
+    assert invoke(*chosen).exit_code == 0
+    result = invoke("behaviour", "--framework", "mlx", "--scheduler", local.address)
+    assert result.exit_code == 2 and "can run this: mlx: not all installed: mlx" in squeezed(result)
 
 
 def test_without_a_scheduler_or_the_backend_it_is_said(local: Local):
