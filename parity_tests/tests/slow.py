@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 LIST = Path(__file__).with_name("slow.txt")
 """The names of the slow tests, a line each; `python -m parity_tests.tests.slow REPORT...` writes them."""
 
-SECONDS = 2.0
+SECONDS = 1.0
 """The time from which on an instance of a test is slow."""
 
 

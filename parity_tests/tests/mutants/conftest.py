@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from parity_tests.cases.case import DTYPES
-from parity_tests.cases.selection import Cell, cells_of
+from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import all_cases
 from parity_tests.mutants.derived import Derived, derived, killers
 from parity_tests.mutants.families import MUTANTS
@@ -34,5 +33,5 @@ def outcomes(answers: Answers) -> Callable[[str], Outcome]:
 
 @pytest.fixture(scope="session")
 def derived_killers() -> dict[Derived, set[str]]:
-    """Each derived mutant with the names of the cells that kill it."""
-    return killers(cells_of(all_cases(), DTYPES), derived())
+    """Each derived mutant with the names of the cells of the core that kill it."""
+    return killers(Selection(core=True).cells(all_cases()), derived())
