@@ -1,8 +1,8 @@
 """A run as one HTML file: the matrix, what is red, every comparison, and the arrays of some, without any request.
 
-The page is report.html, a template of Jinja2, with report.css and report.js, and with heatmap.css and heatmap.js. The
-comparisons and the arrays are packed into it (JSON, compressed, in base64) and read when a place of the matrix is
-opened.
+The page is report.html, a template of Jinja2 that fills page.html, with report.css and report.js, and with heatmap.css
+and heatmap.js. The comparisons and the arrays are packed into it (JSON, compressed, in base64) and read when a place of
+the matrix is opened.
 """
 
 from __future__ import annotations
