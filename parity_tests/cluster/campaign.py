@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 from backends.archives import ArchiveError
 from backends.schema import SchemaError, shown, typed
 from parity_tests.cluster import worker
-from parity_tests.cluster.client import Cluster, Failure, Key
+from parity_tests.cluster.client import Cluster, Key
+from parity_tests.cluster.pieces import Failure
 from parity_tests.cluster.ranges import RANGE, Counts, RangePiece, counts_in
 from parity_tests.fuzz.campaign import Campaign, Finding
 from parity_tests.workers.process import PATIENCE_SECONDS, Job, Progress, untold

@@ -1,8 +1,4 @@
-"""The client of a Dask scheduler: columns of its workers, and pieces of work that survive the loss of a worker.
-
-A piece is sent to one worker, which has no other one of this client at that time: so what a lost worker was running is
-known without asking Dask, whatever the scheduler's own settings are.
-"""
+"""The client of a Dask scheduler: what its workers can run, as columns, and work for them (`Crew`)."""
 
 from __future__ import annotations
 
@@ -12,21 +8,19 @@ import threading
 import time
 import uuid
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.util import find_spec
-from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from backends import FRAMEWORKS
-from backends.archives import ArchiveError
 from backends.requirements import XLA_LEVEL
 from parity_tests.cluster import worker
+from parity_tests.cluster.crew import Column, Crew
+from parity_tests.cluster.pieces import BatchPiece, Failure, Piece, Result
 from parity_tests.cluster.worker import Offers, Order
-from parity_tests.workers.answers import Answer, AnswerStatus
 from parity_tests.workers.environment import PATH
 from parity_tests.workers.process import PATIENCE_SECONDS, Job, Progress, Stopped, untold
 from parity_tests.workers.recordings import Batch, Recording, joined
@@ -36,12 +30,8 @@ ASK_SECONDS = 180.0
 """Seconds within which a worker says what it can run: a target is imported for that."""
 REFRESH_SECONDS = 1.0
 """Seconds between two looks at which workers there are."""
-LOST_SECONDS = 60.0
-"""Seconds that a column without a worker waits for another one."""
-GRACE_SECONDS = 10.0
-"""Seconds that workers have to return what they answered, once the run was interrupted."""
-MOST_TRIES = 2
-"""How often a piece is sent if its worker is lost, or if it arrives damaged."""
+WITHOUT_SCHEDULER = (OSError, TimeoutError, AttributeError)
+"""What a client of Dask raises once its scheduler is gone."""
 
 Key = tuple[str, str, str]
 """A column: backend, version and device."""
@@ -49,93 +39,6 @@ Key = tuple[str, str, str]
 
 class ClusterError(Exception):
     """The cluster cannot be reached, or none of its workers can do what is needed."""
-
-
-class Unable(Exception):
-    """The framework does not start on a worker that offered it."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why a piece has no result, as the status and message of its cells, and whether it ended its workers itself."""
-
-    status: AnswerStatus
-    message: str
-    deadly: bool = False
-
-
-Result = TypeVar("Result", covariant=True)
-
-
-class Piece(Protocol[Result]):
-    """Work for one worker: a function that the worker imports, with arguments."""
-
-    @property
-    def call(self) -> tuple[Callable, tuple[Any, ...]]:
-        """The function and its arguments."""
-
-    def read(self, returned: Any, sender: str) -> Result:
-        """What the function returned, checked.
-
-        Raises: ArchiveError if it is damaged; Unable if the framework could not start.
-        """
-
-    def parts(self) -> Sequence[Piece[Result]]:
-        """The smallest pieces that this one consists of; none if it is one of them."""
-
-
-@dataclass(frozen=True)
-class BatchPiece:
-    """A batch of cells, which becomes a recording."""
-
-    order: Order
-    batch: Batch
-
-    @property
-    def call(self) -> tuple[Callable, tuple[Any, ...]]:
-        """The function and its arguments."""
-        return worker.answers, (self.order, self.batch.packed)
-
-    def read(self, returned: Any, sender: str) -> Recording:
-        """The recording; its inputs are those that were sent."""
-        data, start_seconds, seconds = returned
-        recording = Recording.unpacked(data, sender)
-        if recording.inputs != self.batch.digests or not recording.answers.keys() <= recording.inputs.keys():
-            raise ArchiveError(f"{sender}: the recording is of other cells than were sent")
-        if recording.answers and not recording.about:
-            raise Unable(next(iter(recording.answers.values())).message)
-        recording.start_seconds, recording.busy_seconds = start_seconds, seconds
-        return recording
-
-    def parts(self) -> list[BatchPiece]:
-        """A batch for each cell."""
-        cells = self.batch.cells if len(self.batch.cells) > 1 else []
-        return [replace(self, batch=self.batch.only([cell])) for cell in cells]
-
-    def failed(self, failure: Failure) -> Recording:
-        """A recording in which each cell has the failure as its answer."""
-        recording = Recording(self.order.job.backend, self.order.job.device, inputs=self.batch.digests)
-        answer = Answer(failure.status, failure.message)
-        return replace(recording, answers=dict.fromkeys(self.batch.digests, answer))
-
-
-@dataclass
-class Column:
-    """The workers that fill one column: their addresses, and those where the framework does not start."""
-
-    job: Job
-    about: Mapping[str, Any] = field(default_factory=dict)
-    addresses: set[str] = field(default_factory=set)
-    unable: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class Sent(Generic[Result]):
-    """A piece on its way, with the times it was lost, and the times it failed otherwise."""
-
-    piece: Piece[Result]
-    lost: int = 0
-    failed: int = 0
 
 
 class Cluster:
@@ -212,10 +115,11 @@ class Cluster:
         """The workers of a column that are there now."""
         self._refresh()
         with self._lock:
-            column = self._column(job)
+            column = self.column(job)
             return (column.addresses & self._alive) - column.unable.keys()
 
-    def _column(self, job: Job) -> Column:
+    def column(self, job: Job) -> Column:
+        """The column that a job fills."""
         return next(column for column in self.columns.values() if column.job.name == job.name)
 
     def _refresh(self) -> None:
@@ -225,13 +129,13 @@ class Cluster:
                 return
             try:
                 self._alive = set(self._client.nthreads())
-            except (OSError, TimeoutError):  # no scheduler: Dask goes on trying to reach it
+            except WITHOUT_SCHEDULER:  # Dask goes on trying to reach it
                 self._alive = set()
             self._looked = time.monotonic()
             call, arguments = self._ask
             for address in self._alive - self._known:
                 self._known.add(address)
-                self._asked[address] = self._submitted(address, call, arguments)
+                self._asked[address] = self.submitted(address, call, arguments)
             self._collect()
 
     def _collect(self) -> None:
@@ -265,7 +169,8 @@ class Cluster:
 
     # -------------------------------------------------------------------------------------------- work
 
-    def _submitted(self, address: str, call: Callable, arguments: tuple[Any, ...]) -> Any:
+    def submitted(self, address: str, call: Callable, arguments: tuple[Any, ...]) -> Any:
+        """The future of a call on one worker."""
         return self._client.submit(call, *arguments, workers=[address], allow_other_workers=False, pure=False)
 
     def order(self, job: Job, every: bool = True) -> Order:
@@ -286,7 +191,7 @@ class Cluster:
             recording = piece.failed(outcome) if isinstance(outcome, Failure) else outcome
             whole = replace(joined(whole, recording), environment=whole.environment or recording.environment)
             progress(job.name, len(whole.inputs), len(whole.inputs), f"{len(self.addresses(job))} workers")
-        whole.about = whole.about or dict(self._column(job).about)
+        whole.about = whole.about or dict(self.column(job).about)
         progress(job.name, len(whole.inputs), len(whole.inputs))
         return whole
 
@@ -295,7 +200,7 @@ class Cluster:
 
         Once stopped() returns True, workers are interrupted, and the rest is cancelled.
         """
-        crew = _Crew(self, job, pieces)
+        crew = Crew(self, self.column(job), pieces)
         try:
             while crew.busy and not self.stopped():
                 yield from crew.turn()
@@ -313,7 +218,7 @@ class Cluster:
                 self._end()
 
     def _end(self) -> None:
-        with suppress(OSError, TimeoutError, RuntimeError):
+        with suppress(*WITHOUT_SCHEDULER, RuntimeError):
             self._client.run(worker.end, self.session, workers=sorted(self._joined()), on_error="ignore")
 
     def _joined(self) -> set[str]:
@@ -329,131 +234,6 @@ class Cluster:
         """Leave all workers of the owner to other columns."""
         with self._lock:
             self._owners = {address: other for address, other in self._owners.items() if other is not owner}
-
-
-class _Crew(Generic[Result]):
-    """The workers of a column and what they run, in the thread of that column."""
-
-    def __init__(self, cluster: Cluster, job: Job, pieces: Iterator[Piece[Result]]) -> None:
-        self.cluster = cluster
-        self.job = job
-        self.rest = (Sent(piece) for piece in pieces)
-        self.again: deque[Sent[Result]] = deque()
-        self.running: dict[str, tuple[Any, Sent[Result]]] = {}
-        self.done: SimpleQueue[tuple[str, Any]] = SimpleQueue()
-        self.seen = time.monotonic()
-        """When the column had a worker last."""
-        self._fill()
-
-    @property
-    def busy(self) -> bool:
-        """Whether anything is running or waiting."""
-        return bool(self.running or self.again)
-
-    def _fill(self) -> None:
-        """Take the next piece, unless some wait."""
-        if not self.again:
-            self.again.extend(sent for sent in [next(self.rest, None)] if sent is not None)
-
-    def turn(self) -> Iterator[tuple[Piece[Result], Result | Failure]]:
-        """Send what can be sent, and wait a moment for results."""
-        alive = self.cluster.addresses(self.job)
-        if alive:
-            self.seen = time.monotonic()
-        for address in self.running.keys() - alive:
-            future, sent = self.running.pop(address)
-            future.cancel()
-            yield from self._lost(address, sent)
-        for address in sorted(alive - self.running.keys()):
-            if not self.again or not self.cluster.claim(address, self):
-                continue
-            self._send(address, self.again.popleft())
-            self._fill()
-        if not self.again:
-            self._leave()
-        with suppress(Empty):
-            yield from self._ended(*self.done.get(timeout=PATIENCE_SECONDS))
-        if not self.running and time.monotonic() > self.seen + self._patience():
-            yield from self._given_up()
-
-    def _send(self, address: str, sent: Sent[Result]) -> None:
-        future = self.cluster._submitted(address, *sent.piece.call)
-        self.running[address] = future, sent
-        future.add_done_callback(lambda ended: self.done.put((address, ended)))
-
-    def _leave(self) -> None:
-        """Leave idle workers to other columns."""
-        if not self.running:
-            self.cluster.release(self)
-
-    def _ended(self, address: str, future: Any) -> Iterator[tuple[Piece[Result], Result | Failure]]:
-        if address not in self.running or self.running[address][0] is not future:
-            return  # of a worker that was lost meanwhile
-        from distributed import KilledWorker
-
-        _, sent = self.running.pop(address)
-        column = self.cluster._column(self.job)
-        try:
-            if future.status != "finished":
-                raise future.exception() if future.status == "error" else ClusterError(f"it was {future.status}")
-            yield sent.piece, sent.piece.read(future.result(), address)
-        except Unable as error:
-            column.unable[address] = str(error)
-            self.again.append(sent)
-        except ArchiveError as error:
-            words = f"the answer was damaged on its way, twice, and so says nothing about values: {error}"
-            yield from self._failed(sent, words)
-        except KilledWorker:  # Dask has seen the loss before this client has
-            yield from self._lost(address, sent)
-        except Exception as error:
-            yield from self._failed(sent, f"{address} cannot run this: {type(error).__name__}: {error}")
-        self._fill()
-
-    def _failed(self, sent: Sent[Result], words: str) -> Iterator[tuple[Piece[Result], Result | Failure]]:
-        sent.failed += 1
-        if sent.failed < MOST_TRIES:
-            self.again.append(sent)
-        else:
-            yield sent.piece, Failure("error", words)
-
-    def _lost(self, address: str, sent: Sent[Result]) -> Iterator[tuple[Piece[Result], Result | Failure]]:
-        sent.lost += 1
-        if sent.lost < MOST_TRIES:
-            self.again.append(sent)
-        elif parts := sent.piece.parts():
-            self.again.extend(Sent(part) for part in parts)
-        else:
-            words = f"the Dask worker was lost {sent.lost} times while it ran this alone"
-            yield sent.piece, Failure("crash", words, deadly=True)
-        self._fill()
-
-    def _patience(self) -> float:
-        """Seconds to wait for a worker: none if the framework starts on no worker that is there."""
-        return 0.0 if self.cluster._column(self.job).unable else LOST_SECONDS
-
-    def _given_up(self) -> Iterator[tuple[Piece[Result], Result | Failure]]:
-        unable = self.cluster._column(self.job).unable
-        words = next(iter(unable.values()), f"not run: no worker of {self.job.name} is left")
-        for sent in [*self.again, *self.rest]:
-            yield sent.piece, Failure("crash", words)
-        self.again.clear()
-
-    def remains(self) -> Iterator[tuple[Piece[Result], Result | Failure]]:
-        """What workers return once they are interrupted; the rest is cancelled."""
-        deadline = time.monotonic() + GRACE_SECONDS
-        while self.running and time.monotonic() < deadline:
-            with suppress(Empty):
-                address, future = self.done.get(timeout=PATIENCE_SECONDS)
-                _, sent = self.running.pop(address, (None, None))
-                if sent is not None and future.status == "finished":
-                    with suppress(ArchiveError, Unable):
-                        yield sent.piece, sent.piece.read(future.result(), address)
-
-    def release(self) -> None:
-        """Cancel what is still running, and leave the workers to other columns."""
-        for future, _ in self.running.values():
-            future.cancel()
-        self.cluster.release(self)
 
 
 def _rank(key: Key) -> tuple[Any, ...]:

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from parity_tests.cases.case import FULL
 from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.cluster import campaign as campaigns
+from parity_tests.cluster import crew, worker
 from parity_tests.cluster.behaviour import targets_of
 from parity_tests.cluster.campaign import ClusterCampaign, Log, LogError, pending
 from parity_tests.cluster.client import Cluster
@@ -139,6 +142,46 @@ def test_ctrl_c_interrupts_the_workers_and_judges_what_came_back(local: Local, c
 
 def _first_of(cell: Cell) -> str:
     return f"{cell.case.again or cell.case.id}/{cell.dtype}"
+
+
+def test_without_its_scheduler_a_run_ends_with_what_came_back(
+    local: Local, cells: list[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(crew, "LOST_SECONDS", 1.0)
+    with processes(tmp_path / "scheduler.json") as (address, scheduler):
+
+        def kill_it(part: str, done: int, of: int, doing: str = "") -> None:
+            if part == "fake" and 0 < done < of:
+                scheduler.kill()
+
+        with Cluster(address, (worker.offers, (["fake"], ["cpu"], False))) as cluster:
+            outcome = run(cells, cluster.jobs, workers=1, recorder=cluster.record, progress=kill_it)
+    red = of_cells(outcome)
+    assert 0 < len(red) < len(cells) and {status for statuses in red.values() for status in statuses} == {"crash"}
+    assert "no worker of fake is left" in outcome.red[0].reason
+
+
+@contextmanager
+def processes(file: Path) -> Iterator[tuple[str, subprocess.Popen]]:
+    """A scheduler with one worker: its address and its process."""
+    import distributed
+
+    command, quiet = [sys.executable, "-m"], ["--no-dashboard", "--scheduler-file", str(file)]
+    scheduler = [*command, "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *quiet]
+    its_worker = [*command, "distributed.cli.dask_worker", "--nthreads", "1", *quiet]
+    made = [subprocess.Popen(each, stderr=subprocess.DEVNULL) for each in (scheduler, its_worker)]
+    try:
+        deadline = time.monotonic() + 60
+        while not file.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with distributed.Client(scheduler_file=str(file), set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=60)
+            address = client.scheduler.address
+        yield address, made[0]
+    finally:
+        for process in reversed(made):
+            process.terminate()
+            process.wait()
 
 
 def test_workers_of_two_versions_are_two_columns(local: Local, cells: list[Cell], tmp_path: Path):
