@@ -89,6 +89,20 @@ def test_positions(backend: SimpleNamespace, example: Callable[..., str]):
 
 
 @ONCE
+def test_patterns(backend: SimpleNamespace, example: Callable[..., str], tmp_path: Path):
+    """Of what is left out, some comes over further layers and some never; each head has its pattern."""
+    file = tmp_path / "patterns.png"
+    output = example("patterns.py", backend.name, file)
+    rows = re.findall(r": (\S.*?) +(\d+) % of the pairs, layers: (\w+)\n", output)
+    assert [(share, layers) for _, share, layers in rows] == [
+        *(("13", "18"), ("13", "never"), ("17", "never"), ("31", "2")),
+        *(("19", "2"), ("20", "4"), ("25", "2"), ("18", "10")),
+    ]
+    assert float(re.findall(r"alone, within (\S+),", output)[0]) < 1e-15 and "and 0 where a head's" in output
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@ONCE
 def test_prune_heads(backend: SimpleNamespace, example: Callable[..., str]):
     """Both kinds of importance find the two heads of four that came to nothing; nothing is lost without them.
 
