@@ -133,8 +133,8 @@ def _implementations(entry: Entry) -> Iterator[str]:
     yield from ("::::{tab-set}", ":sync-group: framework", "")
     for name in FRAMEWORKS:
         parts = definitions(name, file)
-        lines = [line.text for each in (f"_{entry.name}", entry.name) for line in parts.get(each, ())]
-        code, particular = without_docstrings("\n".join(lines), idiom_of(name).title)
+        each = ["\n".join(line.text for line in parts.get(part, ())) for part in (f"_{entry.name}", entry.name)]
+        code, particular = without_docstrings("\n\n\n".join(filter(None, each)), idiom_of(name).title)
         yield from (f":::{{tab-item}} {idiom_of(name).title}", f":sync: {name}", "")
         yield from ("```python", operators_page.IMPORTS[name])
         yield from (
