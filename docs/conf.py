@@ -76,7 +76,7 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", docstrings.as_restructured_text, priority=100)
     app.connect("autoapi-skip-member", skip)
     for part in ("description", "options", "epilog"):
-        app.connect(f"sphinx-click-process-{part}", escape_stars)
+        app.connect(f"sphinx-click-process-{part}", escaped)
 
 
 class Formula(Directive):
@@ -96,9 +96,9 @@ def link_to_the_source(app: Any, name: str, source: list[str]) -> None:
     source[0] = LINK_OUTSIDE.sub(rf"]({REPOSITORY}/blob/main/\1\2)", source[0])
 
 
-def escape_stars(app: Any, command: Any, lines: list[str]) -> None:
-    """Escape the patterns of help texts, which are not emphasis."""
-    lines[:] = [line.replace("*", "\\*") for line in lines]
+def escaped(app: Any, command: Any, lines: list[str]) -> None:
+    """Escape patterns in help texts, which are not emphasis, and addresses of schedulers, which are not links."""
+    lines[:] = [line.replace("*", "\\*").replace("://", "\\://") for line in lines]
 
 
 def skip(app: Any, what: str, name: str, thing: Any, skipped: bool, options: Any) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -120,3 +121,10 @@ def test_the_weights_of_a_query_are_listed(visited: Callable[..., webdriver.Chro
     rows = [row.text for row in shown(driver, "attention-heatmap .ah-list tr")]
     assert rows[1].startswith("k1 ") and len(rows) == 8
     assert "q2, 2 of 5" in driver.find_element(By.CSS_SELECTOR, ".ah-query").text
+
+
+def test_links_to_elsewhere_are_of_the_web(address: str):
+    """An address of a scheduler in a help text is not one."""
+    pages = [page.read_text(encoding="utf-8") for page in SITE.rglob("*.html")]
+    schemes = {scheme for page in pages for scheme in re.findall(r'href="([a-z]+):', page)}
+    assert schemes == {"https"}
