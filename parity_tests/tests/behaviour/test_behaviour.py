@@ -6,6 +6,7 @@ import functools
 import importlib
 import itertools
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -347,17 +348,30 @@ def cases_of(target: ThirdParty) -> list[Case]:
     return [case for case in all_cases() if case.operator in (target.operator, "masked_softmax") and not target.asks]
 
 
-@functools.cache
-def recorded(backend: str) -> dict[ThirdParty, Recording]:
-    """The answers of all targets of a backend to the cases and the questions: one worker answers for JAX and Flax."""
-    targets = [target for target in THIRD_PARTY if target.backend == backend and findings.installed(target)]
-    answers = findings.record_answers(targets, more=lambda target: cells_of(cases_of(target), FULL))
-    return dict(zip(targets, answers, strict=True))
+Recorded = Callable[[str], dict[ThirdParty, Recording]]
+
+
+@pytest.fixture(scope="session")
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    """The answers to the cases and the questions of a backend's targets: one worker answers for JAX and Flax.
+
+    Of the targets, those of the tests that run.
+    """
+    calls = [item.callspec for item in request.session.items if hasattr(item, "callspec")]
+    chosen = [call.params["target"] for call in calls if isinstance(call.params.get("target"), ThirdParty)]
+
+    @functools.cache
+    def answers(backend: str) -> dict[ThirdParty, Recording]:
+        targets = [target for target in THIRD_PARTY if target.backend == backend and target in chosen]
+        made = findings.record_answers(targets, more=lambda target: cells_of(cases_of(target), FULL))
+        return dict(zip(targets, made, strict=True))
+
+    return answers
 
 
 @pytest.mark.parametrize("target", PROBED)
 def test_a_call_behaves_as_recorded_and_diverges_where_it_is_known_to(
-    target: ThirdParty, monkeypatch: pytest.MonkeyPatch
+    target: ThirdParty, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ):
     cases, recording = cases_of(target), recorded(target.backend)[target]
     found = list(changes(RECORDS, {target.id: findings.findings_of(target, recording)}))
