@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from parity_tests.cases.call import JUDGED_STEPS
-from parity_tests.cases.case import Case
+from parity_tests.cases.call import JUDGED_STEPS, output_names
+from parity_tests.cases.case import Case, is_floating
 from parity_tests.cases.expected import expected
+from parity_tests.cases.selection import Selection
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.judge import tolerances
 from parity_tests.judge.tolerances import Calibration, Tolerance, entry_tolerance_of, tolerance_of
@@ -17,9 +18,12 @@ TOLERANCE = Tolerance(10, 3, "an example", ("float64",))
 
 
 def quantities(case: Case, dtype: str) -> set[str]:
-    """What a cell is asked; of a training, without training."""
+    """The names of what a cell is asked, without computing it."""
     if case.operator != "training":
-        return set(expected(case, dtype))
+        inputs, _ = case.at(dtype)
+        arguments = [*(name for name, array in inputs.items() if is_floating(array)), *case.parameters]
+        named = {f"gradient_{name}" for name in arguments if case.gradients}
+        return {*output_names(case.operator, case.method, case.options, case.twice), *named}
     later = {"later_losses", "later_norms"} if len(case.inputs["batches"]) > JUDGED_STEPS else set()
     return {"losses", "norms", "evaluated", *later, *(f"trained_{name}" for name in case.parameters)}
 
@@ -28,6 +32,8 @@ def quantities(case: Case, dtype: str) -> set[str]:
 def test_every_tolerance_decides_somewhere_and_has_a_reason():
     (short,) = select(all_cases(trained=True), "training-short")
     assert quantities(short, "float64") == set(expected(short, "float64"))
+    for case, dtype in Selection(core=True).cells(all_cases()):
+        assert quantities(case, dtype) == set(expected(case, dtype)), case.id
     deciding = {
         tolerance_of(case.operator, case.id, dtype, quantity)
         for case in all_cases(trained=True)
