@@ -32,7 +32,7 @@ from parity_tests.tests.cluster.faults import DAMAGED, DEADLY, KILLED, set_fault
 from parity_tests.tests.commands import invoke, squeezed
 from parity_tests.workers.process import Job, Progress, Server, untold
 
-pytestmark = [pytest.mark.once, pytest.mark.xdist_group("cluster")]
+pytestmark = pytest.mark.once
 
 BATCH = 8
 RANGE, EXAMPLES = 32, 128
@@ -134,14 +134,10 @@ def test_ctrl_c_interrupts_the_workers_and_judges_what_came_back(local: Local, c
         )
     answered = outcome.recordings["fake"].answers
     assert outcome.interrupted and 0 < len(answered) < len(cells)
-    # A repeated call is compared with the first one alone.
-    compared = [cell for cell in cells if cell.key in answered and _first_of(cell) in answered]
-    assert {verdict.case for verdict in outcome.verdicts} == {cell.case.id for cell in compared}
+    judged = {verdict.case for verdict in outcome.verdicts}
+    # What came back sooner than its reference was computed is not judged.
+    assert judged and judged <= {key.partition("/")[0] for key in answered}
     assert not outcome.red
-
-
-def _first_of(cell: Cell) -> str:
-    return f"{cell.case.again or cell.case.id}/{cell.dtype}"
 
 
 def test_without_its_scheduler_a_run_ends_with_what_came_back(

@@ -44,7 +44,7 @@ from parity_tests.judge.run import run
 from parity_tests.tests.places import FAKES, ROOT
 from parity_tests.workers.process import Job, WorkerFault
 
-pytestmark = [pytest.mark.xdist_group("fuzz"), pytest.mark.once]
+pytestmark = pytest.mark.once
 
 EXAMPLES = 200
 STEPS = {"jax": 2}

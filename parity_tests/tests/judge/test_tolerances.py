@@ -28,7 +28,6 @@ def quantities(case: Case, dtype: str) -> set[str]:
     return {"losses", "norms", "evaluated", *later, *(f"trained_{name}" for name in case.parameters)}
 
 
-@pytest.mark.xdist_group("tolerances")
 def test_every_tolerance_decides_somewhere_and_has_a_reason():
     (short,) = select(all_cases(trained=True), "training-short")
     assert quantities(short, "float64") == set(expected(short, "float64"))
@@ -46,7 +45,6 @@ def test_every_tolerance_decides_somewhere_and_has_a_reason():
     assert all("largest measured error" in tolerance.reason for tolerance in tolerances.TOLERANCES)
 
 
-@pytest.mark.xdist_group("tolerances")
 def test_every_tolerance_by_entry_decides_somewhere_and_gradients_have_none():
     deciding = {
         (

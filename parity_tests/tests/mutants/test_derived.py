@@ -13,7 +13,7 @@ from parity_tests.cases.suite import all_cases
 from parity_tests.mutants.derived import Derived, derived
 from parity_tests.tests.commands import invoke
 
-pytestmark = [pytest.mark.xdist_group("mutants"), pytest.mark.once]
+pytestmark = pytest.mark.once
 
 
 def test_each_function_layer_and_search_has_mistakes_of_every_dimension_that_it_has():

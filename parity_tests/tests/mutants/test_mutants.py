@@ -27,7 +27,7 @@ from parity_tests.mutants.mutant import Mutant, Outcome, answer, attempt, in_pla
 from parity_tests.tests.commands import invoke, squeezed
 from parity_tests.workers.recordings import Recording
 
-pytestmark = [pytest.mark.xdist_group("mutants"), pytest.mark.once]
+pytestmark = pytest.mark.once
 
 by_name = {mutant.name: mutant for mutant in MUTANTS}
 LIBRARIES = [mutant.name for mutant in MUTANTS if mutant.source]
