@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from parity_tests.cases.selection import Cell, Selection
+from parity_tests.cases.case import DTYPES
+from parity_tests.cases.selection import Cell, Selection, cells_of
 from parity_tests.cases.suite import all_cases
 from parity_tests.mutants.derived import Derived, derived, killers
 from parity_tests.mutants.families import MUTANTS
@@ -32,6 +33,7 @@ def outcomes(answers: Answers) -> Callable[[str], Outcome]:
 
 
 @pytest.fixture(scope="session")
-def derived_killers() -> dict[Derived, set[str]]:
-    """Each derived mutant with the names of the cells of the core that kill it."""
-    return killers(Selection(core=True).cells(all_cases()), derived())
+def derived_killers(request: pytest.FixtureRequest) -> dict[Derived, set[str]]:
+    """Each derived mutant with the names of the cells that kill it: of those of the core, or with --slow of all."""
+    every = request.config.getoption("--slow")
+    return killers(cells_of(all_cases(), DTYPES) if every else Selection(core=True).cells(all_cases()), derived())
