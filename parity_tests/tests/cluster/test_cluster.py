@@ -122,11 +122,13 @@ def test_damaged_bytes_are_asked_for_again_and_are_no_wrong_values(
 
 
 def test_ctrl_c_interrupts_the_workers_and_judges_what_came_back(local: Local, cells: list[Cell]):
-    caught: list[int] = []
+    caught, referred = list[int](), [0]
 
     def interrupt(part: str, done: int, of: int, doing: str = "") -> None:
         if part == "fake" and done:
             caught.append(signal.SIGINT)
+        if part == "reference":
+            referred.append(done)
 
     with local.session(stopped=lambda: bool(caught)) as cluster:
         outcome = run(
@@ -134,9 +136,10 @@ def test_ctrl_c_interrupts_the_workers_and_judges_what_came_back(local: Local, c
         )
     answered = outcome.recordings["fake"].answers
     assert outcome.interrupted and 0 < len(answered) < len(cells)
-    judged = {verdict.case for verdict in outcome.verdicts}
     # What came back sooner than its reference was computed is not judged.
-    assert judged and judged <= {key.partition("/")[0] for key in answered}
+    assert {verdict.case for verdict in outcome.verdicts} == {
+        cell.case.id for cell in cells[: referred[-1]] if cell.key in answered
+    }
     assert not outcome.red
 
 
