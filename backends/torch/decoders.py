@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import nn
@@ -40,6 +40,8 @@ Decoded = tuple[torch.Tensor, Any, torch.Tensor]
 """Logits of one step or of all, or the features that they are projected from; the state after it; and weights."""
 Masks = tuple[torch.Tensor | None, torch.Tensor | None]
 """Dropout masks between the recurrent layers and of the attention's weights."""
+Lens: TypeAlias = torch.Tensor | None
+"""The steps of each sequence that count, (batch,), where the others may be left out."""
 
 
 class LuongState(NamedTuple):
@@ -330,13 +332,14 @@ class Decoder(Specified, Generic[State]):
         mask: torch.Tensor | None,
         dropout_mask: torch.Tensor | None,
         attention_dropout_mask: torch.Tensor | None,
+        lens: Lens = None,
     ) -> Decoded:
         """Give the features that the logits are projected from: (features, state, weights)."""
         memory = self._prepare(encoder_outputs, valid_lens, mask)
         given = tokens, self._start(memory, state), memory, (dropout_mask, attention_dropout_mask)
         if leaves_graph(tokens):
-            return outside_graph(self._run_forced, *given)
-        return self._run_scanned(*given) if takes_scan(self, tokens) else self._run_forced(*given)
+            return outside_graph(self._run_forced, *given, lens)
+        return self._run_scanned(*given) if takes_scan(self, tokens) else self._run_forced(*given, lens)
 
     def _start(self, memory: Memory, state: torch.Tensor | None) -> Any:
         if state is not None:
@@ -355,7 +358,7 @@ class Decoder(Specified, Generic[State]):
         """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
-    def _run_forced(self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
+    def _run_forced(self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks, lens: Lens = None) -> Decoded:
         """Run all steps up to the features of the logits: (features, state, weights)."""
         embedded, (batch, keys, _) = self.embedding(tokens.long()), memory.values.shape
         if tokens.shape[1] == 0:  # PyTorch stacks no empty lists
@@ -380,7 +383,7 @@ class Decoder(Specified, Generic[State]):
     # particular to PyTorch
 
     def _run_blocked(
-        self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, *attentional: torch.Tensor
+        self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, lens: Lens, *attentional: Any
     ) -> tuple[torch.Tensor, ...] | None:
         """Run all steps as one function if `takes_steps`: as `blocked_steps`, and each word's row, and their places."""
         attention, rnn = self.attention, self.rnn
@@ -400,7 +403,7 @@ class Decoder(Specified, Generic[State]):
         words, places = tokens.T.unique(return_inverse=True)
         embedded, layers = self.embedding(words.long()), [rnn._fused(layer) for layer in rnn.layers]
         factors, luong = (dropout_mask, attention_dropout_mask), [W_c.weight, *attentional] if attentional else []
-        results = blocked_steps(embedded, places, state, memory, scoring, layers, *factors, *luong)
+        results = blocked_steps(embedded, places, state, memory, scoring, layers, *factors, lens, *luong)
         return *results, embedded, places
 
     def _run_scanned(self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
@@ -529,11 +532,13 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
             output = torch.cat([previous, embedded, context[:, 0]], dim=-1)
         return output, state, weights[:, 0]
 
-    def _run_forced(self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
+    def _run_forced(
+        self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, lens: Lens = None
+    ) -> Decoded:
         """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
-        blocked = self._run_blocked(tokens, state, memory, masks)
+        blocked = self._run_blocked(tokens, state, memory, masks, lens)
         if blocked is None:
-            return super()._run_forced(tokens, state, memory, masks)
+            return super()._run_forced(tokens, state, memory, masks, lens)
         outputs, last, weights, contexts, embedded, places = blocked
         if self.sizes["readout"] == "maxout":
             previous = torch.cat([state[-1:, :, : self.sizes["hidden_size"]], outputs[:-1]])
@@ -657,14 +662,16 @@ class LuongDecoder(Decoder[LuongState]):
     def _reordered(self, state: LuongState, rows: torch.Tensor) -> LuongState:
         return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
 
-    def _run_forced(self, tokens: torch.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
+    def _run_forced(
+        self, tokens: torch.Tensor, state: LuongState, memory: Memory, masks: Masks, lens: Lens = None
+    ) -> Decoded:
         """Run all steps, as one function with a backward by hand if `takes_steps`; without input feeding, at once."""
         fed = self.sizes["input_feeding"]
         if not fed and is_shared(tokens, memory):
             return self._run_at_once(tokens, state, memory, masks)
-        blocked = self._run_blocked(tokens, state.rnn, memory, masks, state.attentional) if fed else None
+        blocked = self._run_blocked(tokens, state.rnn, memory, masks, lens, state.attentional) if fed else None
         if blocked is None:
-            return super()._run_forced(tokens, state, memory, masks)
+            return super()._run_forced(tokens, state, memory, masks, lens)
         attentional, last, weights, *_ = blocked
         after = LuongState(last, attentional[-1], state.position + tokens.shape[1])
         return attentional.transpose(0, 1).contiguous(), after, weights.transpose(0, 1).contiguous()
@@ -760,10 +767,12 @@ class FixedContextDecoder(Decoder[torch.Tensor]):
 
     # particular to PyTorch
 
-    def _run_forced(self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
+    def _run_forced(
+        self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, lens: Lens = None
+    ) -> Decoded:
         """Run all steps at once where they share a mask, since no step's context waits for the one before."""
         if not is_shared(tokens, memory):
-            return super()._run_forced(tokens, state, memory, masks)
+            return super()._run_forced(tokens, state, memory, masks, lens)
         dropout_mask, attention_dropout_mask = masks
         last = last_open(memory)
         weights = last.to(memory.values.dtype).expand(-1, tokens.shape[1], -1)

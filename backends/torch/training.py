@@ -211,8 +211,11 @@ class Trainer:
         if not as_written(model):
             return masked_cross_entropy(model(**batch.arguments)[0], targets, batch.target_lens)
         self._check(batch)
-        features = model._features(**batch.arguments)
-        rows = open_steps(targets, batch.target_lens).flatten().nonzero()[:, 0]
+        opened = open_steps(targets, batch.target_lens)
+        # A recurrent decoder leaves out the other steps, a Transformer computes all at once.
+        skipped = {"lens": opened.sum(dim=1)} if isinstance(model, Translator) else {}
+        features = model._features(**batch.arguments, **skipped)
+        rows = opened.flatten().nonzero()[:, 0]
         logits = model.decoder._logits(features.flatten(0, 1)[rows])
         return (losses_of(logits, targets.flatten()[rows]).sum() / max(len(rows), 1)).to(logits.dtype)
 

@@ -263,12 +263,13 @@ class Translator(EncoderDecoder):
         encoder_dropout_mask: torch.Tensor | None = None,
         decoder_dropout_mask: torch.Tensor | None = None,
         attention_dropout_mask: torch.Tensor | None = None,
+        lens: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Encode the sources, and give the features that the logits are projected from."""
+        """Encode the sources, and give the features that the logits are projected from, up to step lens (batch,)."""
         outputs, state = self.encode(source, valid_lens, encoder_dropout_mask)
         encoded: dict[str, Any] = {"encoder_outputs": outputs, "valid_lens": valid_lens, "mask": None}
         masks = {"dropout_mask": decoder_dropout_mask, "attention_dropout_mask": attention_dropout_mask}
-        return self.decoder._features(inputs, state, **encoded, **masks)[0]
+        return self.decoder._features(inputs, state, **encoded, **masks, lens=lens)[0]
 
 
 class TransformerTranslator(EncoderDecoder):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -65,6 +65,7 @@ def blocked_steps(
     layers: list[list[torch.Tensor]],
     dropout_mask: torch.Tensor | None,
     attention_dropout_mask: torch.Tensor | None,
+    lens: torch.Tensor | None,
     W_c: torch.Tensor | None = None,
     attentional: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -77,10 +78,19 @@ def blocked_steps(
     embedded is one row for each word that occurs, which meets its part of W once, and places (steps, batch) gives the
     row of each token. memory is keys, values and mask; layers are W, U, b and the hidden bias of each, as PyTorch's
     kernels take them. All that is returned but the state has its steps first. It has first derivatives, in reverse
-    mode.
+    mode. With lens (batch,), a sequence takes its first steps alone: of later ones all is 0, and its state stays.
     """
     keys, values, mask = memory
     hidden = None if mask is None else ~mask[:, 0].expand(len(keys), -1)
+    between = None if dropout_mask is None else dropout_mask.transpose(1, 2)
+    factors = None if attention_dropout_mask is None else attention_dropout_mask.transpose(0, 1)
+    running, order = torch.full((len(places),), len(keys)), None
+    if lens is not None:  # the longest first: those that take a step are then the first rows
+        lens, order = lens.sort(descending=True, stable=True)
+        running = (torch.arange(len(places))[:, None] < lens).sum(dim=1)
+        rows = partial(reordered, order)
+        keys, values, hidden, attentional = (rows(0, array) for array in (keys, values, hidden, attentional))
+        places, state, factors, between = rows(1, places), rows(1, state), rows(1, factors), rows(2, between)
     given, size = [], layers[0][1].shape[1]
     for layer, parameters in enumerate(layers):
         W, U, b, b_h = UNITS[state.shape[-1] // size].arranged(*parameters)
@@ -92,14 +102,13 @@ def blocked_steps(
                 of_tokens, W = W.split([tokens, fed], dim=1)
             b = torch.nn.functional.linear(embedded, of_tokens, b)[places]
         given += [W, U, b, b_h]
-    factors = (
-        None if dropout_mask is None else dropout_mask.transpose(1, 2),
-        None if attention_dropout_mask is None else attention_dropout_mask.transpose(0, 1),
-    )
-    read = keys, values, hidden, scoring.W_q, scoring.w_v, W_c
-    results = Steps.apply(torch.is_grad_enabled(), scoring.scale, state, attentional, *read, *factors, *given)
-    features, last, weights, contexts, *_ = results
-    return features, last, weights, contexts
+    read = keys, values, hidden, scoring.W_q, scoring.w_v, W_c, between, factors
+    options = torch.is_grad_enabled(), scoring.scale, running
+    features, last, weights, contexts, *_ = Steps.apply(*options, state, attentional, *read, *given)
+    if order is None:
+        return features, last, weights, contexts
+    back = order.argsort()
+    return features[:, back], last[:, back], weights[:, back], contexts[:, back]
 
 
 class GatedUnits:
@@ -252,6 +261,7 @@ class Steps(torch.autograd.Function):
     def forward(
         keep: bool,
         scale: float,
+        running: torch.Tensor,
         state: torch.Tensor,
         attentional: torch.Tensor | None,
         keys: torch.Tensor,
@@ -264,54 +274,61 @@ class Steps(torch.autograd.Function):
         factors: torch.Tensor | None,
         *layers: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        """(Features, last state, weights, contexts), and what the backward needs where keep is true."""
+        """(Features, last state, weights, contexts), and what the backward needs where keep is true.
+
+        Step t is taken by the first running[t] sequences, of which there are no more than in the step before.
+        """
         parameters, (count, batch, width), size = grouped(layers), state.shape, layers[1].shape[1]
         units, steps = UNITS[width // size], len(layers[2])
         kept = steps if keep else 1
         states, gates = state.new_empty(count, steps, batch, width), state.new_empty(count, kept, batch, 4 * size)
-        queries = state.new_empty(kept, batch, 0 if W_q is None else len(W_q))
-        weights = keys.new_empty(steps, batch, keys.shape[1])
-        contexts = values.new_empty(steps, batch, values.shape[-1])
-        attentionals = state.new_empty(steps, batch, 0 if W_c is None else len(W_c))
+        queries = state.new_zeros(kept, batch, 0 if W_q is None else len(W_q))
+        weights = keys.new_zeros(steps, batch, keys.shape[1])
+        contexts = values.new_zeros(steps, batch, values.shape[-1])
+        attentionals = state.new_zeros(steps, batch, 0 if W_c is None else len(W_c))
         scored, last = Features(keys, w_v) if w_v is not None else Products(keys, scale), list(state)
         finite = w_v is not None or bool(values.isfinite().all())
 
-        def attend(t: int) -> torch.Tensor:
-            query, scores = last[-1][:, :size], weights[t]
-            scored.score(query if W_q is None else torch.mm(query, W_q.t(), out=queries[t % kept]), scores)
+        def attend(t: int, n: int) -> torch.Tensor:
+            query, scores, visible = last[-1][:n, :size], weights[t, :n], values[:n]
+            scored.score(query if W_q is None else torch.mm(query, W_q.t(), out=queries[t % kept, :n]), scores)
             if hidden is not None:
-                scores.masked_fill_(hidden, -torch.inf)
+                scores.masked_fill_(hidden[:n], -torch.inf)
             # A weight of 0 does not silence a NaN.
-            visible = values if finite else values.masked_fill((scores == -torch.inf)[..., None], 0.0)
+            visible = visible if finite else visible.masked_fill((scores == -torch.inf)[..., None], 0.0)
             torch.softmax(scores, dim=-1, out=scores)
             if hidden is not None:
-                scores.masked_fill_(hidden, 0.0)  # of a fully masked row, too, which is NaN
-            weighted = scores if factors is None else scores * factors[t]
-            torch.bmm(weighted[:, None], visible, out=contexts[t, :, None])
-            return contexts[t]
+                scores.masked_fill_(hidden[:n], 0.0)  # of a fully masked row, too, which is NaN
+            weighted = scores if factors is None else scores * factors[t, :n]
+            torch.bmm(weighted[:, None], visible, out=contexts[t, :n, None])
+            return contexts[t, :n]
 
-        for t in range(steps):
-            x = attend(t) if attentional is None else attentional
+        for t, n in enumerate(running.tolist()):
+            x = attend(t, n) if attentional is None else attentional[:n]
             for layer, (W, U, b, b_h) in enumerate(parameters):
-                here = W, U, b if layer else b[t], b_h
+                here = W, U, b if layer else b[t, :n], b_h
                 after = states[layer, t]
-                units.advance(here, x, last[layer], gates[layer, t % kept], after)
-                last[layer], x = after, after[:, :size]
+                units.advance(here, x, last[layer][:n], gates[layer, t % kept, :n], after[:n])
+                after[n:] = last[layer][n:]
+                last[layer], x = after, after[:n, :size]
                 if between is not None and layer + 1 < count:
-                    x = x * between[layer, t]
+                    x = x * between[layer, t, :n]
             if W_c is not None:
                 attentional = attentionals[t]
                 of_context, of_output = W_c.split([contexts.shape[-1], size], dim=1)
-                torch.mm(attend(t), of_context.t(), out=attentional).addmm_(x, of_output.t()).tanh_()
-        features = states[-1, ..., :size].clone() if W_c is None else attentionals
+                torch.mm(attend(t, n), of_context.t(), out=attentional[:n]).addmm_(x, of_output.t()).tanh_()
+        features = attentionals
+        if W_c is None:
+            left_out = torch.arange(batch) >= running[:, None]
+            features = states[-1, ..., :size].masked_fill(left_out[..., None], 0.0)
         return features, torch.stack(last), weights, contexts, states, gates, queries
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         """Keep what the backward needs."""
-        _, scale, state, attentional, keys, values, _, W_q, w_v, W_c, between, factors, *layers = inputs
+        _, scale, running, state, attentional, keys, values, _, W_q, w_v, W_c, between, factors, *layers = inputs
         features, _, weights, contexts, states, gates, queries = output
-        ctx.scale = scale
+        ctx.options = scale, running
         ctx.mark_non_differentiable(states, gates, queries)
         ctx.set_materialize_grads(False)
         given = state, attentional, keys, values, W_q, w_v, W_c, between, factors
@@ -321,10 +338,10 @@ class Steps(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the arguments."""
         with autocast_off(ctx.saved_tensors[0]):
-            results = StepsGradients.apply(ctx.scale, *gradients[:4], *ctx.saved_tensors)
+            results = StepsGradients.apply(*ctx.options, *gradients[:4], *ctx.saved_tensors)
         d_state, d_attentional, d_keys, d_values, d_W_q, d_w_v, d_W_c, *d_layers = results
         of_memory = d_keys, d_values, None
-        return None, None, d_state, d_attentional, *of_memory, d_W_q, d_w_v, d_W_c, None, None, *d_layers
+        return None, None, None, d_state, d_attentional, *of_memory, d_W_q, d_w_v, d_W_c, None, None, *d_layers
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
@@ -338,6 +355,7 @@ class StepsGradients(torch.autograd.Function):
     @staticmethod
     def forward(
         scale: float,
+        running: torch.Tensor,
         d_features: torch.Tensor | None,
         d_last: torch.Tensor | None,
         d_weights: torch.Tensor | None,
@@ -366,49 +384,52 @@ class StepsGradients(torch.autograd.Function):
         read = [before(states[layer], state[layer]) for layer in range(count)]
         scored = Features(keys, w_v) if w_v is not None else Products(keys, scale)
         attended = outputs[-1] if attentional is not None else read[-1][..., :size]
-        d_gates, d_given = torch.empty_like(gates), torch.empty_like(contexts)
-        d_scores, d_attended = torch.empty_like(weights), attended.new_empty(steps, batch, keys.shape[-1])
-        d_joined = None if attentional is None else torch.empty_like(features)
+        d_gates, d_given = torch.zeros_like(gates), torch.zeros_like(contexts)
+        d_scores, d_attended = torch.zeros_like(weights), attended.new_zeros(steps, batch, keys.shape[-1])
+        d_joined = None if attentional is None else torch.zeros_like(features)
         d_states = list(torch.zeros_like(state) if d_last is None else d_last.clone())
         d_attentional = None if attentional is None else torch.zeros_like(attentional)
 
-        def retreat(t: int, d_context: torch.Tensor) -> None:
-            torch.add(d_context, 0 if d_contexts is None else d_contexts[t], out=d_given[t])
-            dp = torch.bmm(d_given[t, :, None], values.mT)[:, 0]
+        def retreat(t: int, n: int, d_context: torch.Tensor) -> None:
+            torch.add(d_context, 0 if d_contexts is None else d_contexts[t, :n], out=d_given[t, :n])
+            dp, p = torch.bmm(d_given[t, :n, None], values[:n].mT)[:, 0], weights[t, :n]
             if factors is not None:
-                dp *= factors[t]
+                dp *= factors[t, :n]
             if d_weights is not None:
-                dp += d_weights[t]
-            p = weights[t]
-            torch.mul(p, dp - (p * dp).sum(dim=-1, keepdim=True), out=d_scores[t])
-            scored.retreat(attended[t] if W_q is None else queries[t], d_scores[t], d_attended[t])
-            d_output = d_states[-1][:, :size]
+                dp += d_weights[t, :n]
+            torch.mul(p, dp - (p * dp).sum(dim=-1, keepdim=True), out=d_scores[t, :n])
+            query = (attended if W_q is None else queries)[t, :n]
+            scored.retreat(query, d_scores[t, :n], d_attended[t, :n])
+            d_output = d_states[-1][:n, :size]
             if W_q is None:
-                d_output += d_attended[t]
+                d_output += d_attended[t, :n]
             else:
-                d_output.addmm_(d_attended[t], W_q)
+                d_output.addmm_(d_attended[t, :n], W_q)
 
-        for t in reversed(range(steps)):
-            if d_joined is None or W_c is None:
+        for t, n in reversed(list(enumerate(running.tolist()))):
+            if d_attentional is None or d_joined is None or W_c is None:
                 if d_features is not None:
-                    d_states[-1][:, :size] += d_features[t]
+                    d_states[-1][:n, :size] += d_features[t, :n]
             else:
                 if d_features is not None:
-                    d_attentional += d_features[t]
-                torch.mul(d_attentional, 1 - features[t] * features[t], out=d_joined[t])
+                    d_attentional[:n] += d_features[t, :n]
+                read_by_logits = features[t, :n]
+                joined = torch.mul(d_attentional[:n], 1 - read_by_logits * read_by_logits, out=d_joined[t, :n])
                 of_context, of_output = W_c.split([contexts.shape[-1], size], dim=1)
-                d_states[-1][:, :size].addmm_(d_joined[t], of_output)
-                retreat(t, d_joined[t] @ of_context)
+                d_states[-1][:n, :size].addmm_(joined, of_output)
+                retreat(t, n, joined @ of_context)
             for layer in reversed(range(count)):
-                d_gate, d_state = d_gates[layer, t], d_states[layer]
-                units.retreat(Us[layer], read[layer][t], gates[layer, t], states[layer, t], d_gate, d_state)
+                d_gate, d_state = d_gates[layer, t, :n], d_states[layer][:n]
+                units.retreat(Us[layer], read[layer][t, :n], gates[layer, t, :n], states[layer, t, :n], d_gate, d_state)
                 dx = torch.mm(units.parts(d_gate)[0], Ws[layer])
                 if layer:
-                    d_states[layer - 1][:, :size] += dx if between is None else dx * between[layer - 1, t]
-            if attentional is None:
-                retreat(t, dx)
+                    d_states[layer - 1][:n, :size] += dx if between is None else dx * between[layer - 1, t, :n]
+            if d_attentional is None:
+                retreat(t, n, dx)
             else:
-                d_attentional = dx
+                d_attentional[:n] = dx
+        taken = torch.arange(batch) < running[:, None]
+        product = products(None if bool(taken.all()) else taken.flatten().nonzero()[:, 0])
         d_layers = []
         for layer in range(count):
             of_x, of_h = units.parts(d_gates[layer])
@@ -428,7 +449,7 @@ class StepsGradients(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
         """Keep the operator's name."""
-        ctx.operator = "BahdanauDecoder" if inputs[6] is None else "LuongDecoder"
+        ctx.operator = "BahdanauDecoder" if inputs[7] is None else "LuongDecoder"
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -478,16 +499,18 @@ class Features:
         return torch.zeros_like(self.w)
 
     def blocks(self, query: torch.Tensor) -> Iterator[torch.Tensor]:
-        """The features, block by block, in the same place."""
+        """The features of the first sequences, as many as there are queries, block by block, in the same place."""
         if self.exact:
-            for q, k in zip(query[:, None].split(self.rows), *self.given, strict=True):
-                yield torch.add(q, k, out=self.room[: len(k)]).tanh_()
+            for q, k in zip(query[:, None].split(self.rows), *self.given, strict=False):
+                yield torch.add(q, k[: len(q)], out=self.room[: len(q)]).tanh_()
             return
-        query = query.clamp(self.least, self.most)
-        factors = (-2 * query).exp_(), (-2 * (query - self.m)).expm1_().neg_()
+        n = len(query)
+        query = query.clamp(self.least[:n], self.most[:n])
+        factors = (-2 * query).exp_(), (-2 * (query - self.m[:n])).expm1_().neg_()
         parts = (factor[:, None].split(self.rows) for factor in factors)
-        for a, p, s, first, other in zip(*parts, *self.given, strict=True):
-            t = torch.addcmul(first, a, other, out=self.room[: len(s)])
+        for a, p, *given in zip(*parts, *self.given, strict=False):
+            s, first, other = (array[: len(a)] for array in given)
+            t = torch.addcmul(first, a, other, out=self.room[: len(a)])
             yield torch.addcdiv(s, p, t, out=t)
 
     def score(self, query: torch.Tensor, scores: torch.Tensor) -> None:
@@ -497,7 +520,7 @@ class Features:
 
     def retreat(self, query: torch.Tensor, d_scores: torch.Tensor, d_query: torch.Tensor) -> None:
         """Set d_query, and add to the gradients of the keys and of w."""
-        blocks = (tensor.split(self.rows) for tensor in (d_scores, d_query, self.d_keys))
+        blocks = (tensor.split(self.rows) for tensor in (d_scores, d_query, self.d_keys[: len(query)]))
         for t, g, of_query, of_keys in zip(self.blocks(query), *blocks, strict=True):
             self.d_w.addmv_(t.flatten(0, 1).t(), g.flatten())
             torch.addcmul(self.one, t, t, value=-1, out=t)
@@ -518,12 +541,12 @@ class Products:
 
     def score(self, query: torch.Tensor, scores: torch.Tensor) -> None:
         """Set the scores to scale · q·k."""
-        torch.bmm(self.keys, query[..., None], out=scores[..., None])
+        torch.bmm(self.keys[: len(query)], query[..., None], out=scores[..., None])
         scores *= self.scale
 
     def retreat(self, query: torch.Tensor, d_scores: torch.Tensor, d_query: torch.Tensor) -> None:
         """Set d_query."""
-        torch.bmm(d_scores[:, None], self.keys, out=d_query[:, None])
+        torch.bmm(d_scores[:, None], self.keys[: len(query)], out=d_query[:, None])
         d_query *= self.scale
 
     def gradients(self, queries: torch.Tensor, d_scores: torch.Tensor) -> tuple[torch.Tensor, None]:
@@ -531,14 +554,24 @@ class Products:
         return d_scores.permute(1, 2, 0) @ queries.transpose(0, 1) * self.scale, None
 
 
+def reordered(order: torch.Tensor, axis: int, array: torch.Tensor | None) -> Any:
+    """The rows along an axis in this order."""
+    return None if array is None else array.index_select(axis, order)
+
+
 def before(arrays: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
     """What each step reads of the one before, and the first step of what was given."""
     return torch.cat([first[None], arrays[:-1]])
 
 
-def product(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """The gradient of what multiplied the inputs, of all steps and sequences."""
-    return gradients.flatten(0, 1).t() @ inputs.flatten(0, 1)
+def products(taken: torch.Tensor | None) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """The gradient of what multiplied the inputs, of all steps and sequences, or of those that were taken."""
+
+    def product(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        gradients, inputs = gradients.flatten(0, 1), inputs.flatten(0, 1)
+        return gradients.t() @ inputs if taken is None else gradients[taken].t() @ inputs[taken]
+
+    return product
 
 
 def grouped(layers: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from attention_core.draws import uniform
+from attention_core.operators.training import Batch
 from backends import torch as attention
 from backends.torch import attention as attention_file
 from backends.torch.blocked import additive, blocks, choice, decoder_steps, dot_product
@@ -251,6 +252,7 @@ def test_a_layer_uses_the_additive_context_where_it_can(monkeypatch: pytest.Monk
 # ---------------------------------------------------------------------------------------------- a decoder's steps
 
 TOKENS = torch.arange(12).reshape(3, 4) % 11
+MASKS_OF_STEPS = "dropout_mask", "attention_dropout_mask"
 MEMORY, STATE = (torch.tensor(uniform(name, shape)) for name, shape in (("m", (3, 7, 6)), ("s", (2, 3, 5))))
 
 
@@ -301,6 +303,47 @@ def test_steps_keep_nothing_without_gradients(decoder: torch.nn.Module, monkeypa
         outputs = decoder(TOKENS, MEMORY, STATE)
     assert [own[5].shape[1] for own in found] == [4, 1]
     torch.testing.assert_close(outputs, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("score", ["additive", "general"])
+@pytest.mark.parametrize("name", ["BahdanauDecoder", "LuongDecoder"])
+def test_what_nobody_reads_of_a_sequence_is_left_out(name: str, score: str, cell: str):
+    layer = getattr(attention, name)(11, 4, 5, 2, memory_size=6, score=score, cell=cell, dtype=torch.float64)
+    factors = {"dropout_mask": (1, 3, 4, 5), "attention_dropout_mask": (3, 4, 7)}
+    given = {"encoder_outputs": MEMORY, "valid_lens": torch.tensor([7, 0, 4]), "mask": None} | {
+        name: 2.0 * (torch.tensor(uniform(name, shape)) > 0) for name, shape in factors.items()
+    }
+    lens = torch.tensor([2, 4, 0])
+    read = torch.arange(4) < lens[:, None]
+    state = torch.tensor(uniform("s", (2, 3, layer.sizes["state_size"])), requires_grad=True)
+    cotangent, found = torch.tensor(uniform("d", (3, 4, 5))) * read[..., None], []
+    for left_out in (None, lens):
+        features, _, weights = layer._features(TOKENS, state, **given, lens=left_out)
+        gradients = torch.autograd.grad(features, [state, *layer.parameters()], cotangent, allow_unused=True)
+        found.append([features[read], weights[read], *gradients])
+    torch.testing.assert_close(*found, rtol=1e-13, atol=1e-14)
+    assert not features[~read].any() and not weights[~read].any()
+
+
+def test_the_state_of_a_sequence_is_that_after_its_last_step(decoder: torch.nn.Module):
+    given = {"encoder_outputs": MEMORY, "valid_lens": None, "mask": None, **dict.fromkeys(MASKS_OF_STEPS)}
+    state = STATE.clone().requires_grad_()
+    _, last, _ = decoder._features(TOKENS, state, **given, lens=torch.tensor([2, 4, 0]))
+    for sequence, steps in enumerate((2, 4, 0)):
+        expected = decoder(TOKENS[:, :steps], MEMORY, state)[1]
+        gradients = [torch.autograd.grad(one[:, sequence].sum(), state, retain_graph=True) for one in (last, expected)]
+        torch.testing.assert_close(last[:, sequence], expected[:, sequence], rtol=1e-14, atol=1e-15)
+        torch.testing.assert_close(*gradients, rtol=1e-14, atol=1e-15)
+
+
+def test_a_training_step_leaves_out_what_does_not_count_in_its_loss(monkeypatch: pytest.MonkeyPatch):
+    model, running, apply = attention.Translator(9, 11, 4, 5, dtype=torch.float64), [], decoder_steps.Steps.apply
+    monkeypatch.setattr(decoder_steps.Steps, "apply", lambda *given: running.append(given[2].tolist()) or apply(*given))
+    lens = torch.tensor([2, 4, 1])
+    batch = Batch(TOKENS % 9, torch.tensor([4, 3, 4]), TOKENS, TOKENS, lens)
+    attention.Trainer(model, attention.sgd(0.1)).step(batch)
+    assert running == [[3, 2, 1, 1]]
 
 
 def test_steps_are_computed_one_by_one_if_a_dropout_mask_has_a_gradient(decoder: torch.nn.Module):

@@ -12,7 +12,7 @@ from parity_tests.tests.structure.source import PACKAGES, parsed, sources
 
 pytestmark = pytest.mark.once
 
-LONGEST = 520
+LONGEST = 525
 """The most lines of a file without its docstrings. A file of more than 400 holds two things, or is a table, or a
 backend's decoders: three classes around the steps that they have in common, which nobody would look for elsewhere."""
 
