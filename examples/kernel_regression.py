@@ -2,8 +2,9 @@
 
 Queries are points at which to predict, keys the points that were observed, values what was observed there: noisy
 samples of y = 2 sin x + x^0.8. A narrow kernel follows the noise, a wide one flattens the curve; the learned one is
-trained to predict each sample from all the others. Plots the fits and their weights if a file is named; the number of
-samples is 50 unless given.
+trained to predict each sample from all the others. So is a pooling with more parameters, a width for each sample, that
+no layer has: a score is what one writes, and `attention_pooling` does the rest. Plots the fits and their weights if a
+file is named; the number of samples is 50 unless given.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from attention_core import draws
 
 POINTS = 101
 WIDTHS = (0.1, 0.5, 2.0)
-STEPS, RATE = 60, 2.0
+STEPS, RATE, RATE_EACH = 60, 2.0, 100.0
 
 
 def truth(x: np.ndarray) -> np.ndarray:
@@ -39,12 +41,7 @@ def learn(attention: ModuleType, runtime: ModuleType, x: np.ndarray, y: np.ndarr
     layer = runtime.build(attention.NadarayaWatson, {"learned": True}, "float64")
     w = {"kernel.w": np.array(1.0)}
     samples = x.shape[-1]
-    others = ~np.eye(samples, dtype=bool)[None]
-    arrays = {
-        name: runtime.from_numpy(array)
-        for name, array in (("queries", x), ("keys", x), ("values", y), ("mask", others))
-    }
-
+    arrays = of_framework(runtime, queries=x, keys=x, values=y, mask=~np.eye(samples, dtype=bool)[None])
     mean = runtime.from_numpy(np.full((1, samples), 1.0 / samples))
 
     def losses(layer, **arrays):
@@ -55,6 +52,32 @@ def learn(attention: ModuleType, runtime: ModuleType, x: np.ndarray, y: np.ndarr
         _, _, gradients = runtime.vjp(losses, arrays, {0: mean}, layer)
         w = {name: array - RATE * gradients[name] for name, array in w.items()}
     return 1.0 / float(w["kernel.w"])
+
+
+def pooled(attention: ModuleType, queries: Any, keys: Any, values: Any, w: Any, mask: Any = None) -> tuple[Any, Any]:
+    """Predictions and weights where sample j has the width 1/w[j]; of points as columns, of keys and w as rows."""
+    return attention.attention_pooling(-0.5 * ((queries - keys) * w) ** 2, values, mask=mask)
+
+
+def learn_each(attention: ModuleType, runtime: ModuleType, x: np.ndarray, y: np.ndarray, width: float) -> np.ndarray:
+    """The width of each sample, likewise, from one that all have."""
+    samples = x.shape[-1]
+    mask, w = ~np.eye(samples, dtype=bool)[None], np.full((1, 1, samples), 1.0 / width)
+    fixed = {"queries": x[..., None], "keys": x[:, None], "values": y[..., None], "mask": mask}
+    mean = runtime.from_numpy(np.full((1, samples, 1), 1.0 / samples))
+
+    def losses(layer, **arrays):
+        return ((pooled(attention, **arrays)[0] - arrays["values"]) ** 2,)
+
+    for _ in range(STEPS):
+        _, gradients, _ = runtime.vjp(losses, of_framework(runtime, w=w, **fixed), {0: mean}, None)
+        w = w - RATE_EACH * runtime.to_numpy(gradients["w"])
+    return 1.0 / w
+
+
+def of_framework(runtime: ModuleType, **arrays: np.ndarray) -> dict[str, Any]:
+    """The arrays in the framework."""
+    return {name: runtime.from_numpy(array) for name, array in arrays.items()}
 
 
 def main(name: str, file: str | None, samples: int) -> None:
@@ -69,8 +92,16 @@ def main(name: str, file: str | None, samples: int) -> None:
         layer = runtime.build(attention.NadarayaWatson, {"width": width}, "float64")
         given = map(runtime.from_numpy, (points, x, y))
         fits[title] = tuple(runtime.to_numpy(array)[0] for array in layer(*given))
-        error = float(np.sqrt(np.mean((fits[title][0] - truth(points[0])) ** 2)))
-        print(f"{name}: {title:<14} root mean square error {error:.3f}")
+    each = learn_each(attention, runtime, x, y, learned)
+    points_and_samples = {"queries": points[..., None], "keys": x[:, None], "values": y[..., None], "w": 1.0 / each}
+    predictions, weights = pooled(attention, **of_framework(runtime, **points_and_samples))
+    fits[f"each: {each.min():.2f} to {each.max():.2f}"] = (
+        runtime.to_numpy(predictions)[0, :, 0],
+        runtime.to_numpy(weights)[0],
+    )
+    for title, (predictions, _) in fits.items():
+        error = float(np.sqrt(np.mean((predictions - truth(points[0])) ** 2)))
+        print(f"{name}: {title:<18} root mean square error {error:.3f}")
     if file is not None:
         picture(points[0], x[0], y[0], fits, file)
 
