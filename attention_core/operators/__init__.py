@@ -29,7 +29,7 @@ from attention_core.operators import (
 )
 from attention_core.specification import Layer, Operator
 
-SPECIFICATION_VERSION = "10"
+SPECIFICATION_VERSION = "11"
 
 OF_FILES: dict[str, Sequence[Operator | Layer]] = {
     module.__name__.rpartition(".")[2]: module.OPERATORS

@@ -24,8 +24,9 @@ class HardAttention(ScoredAttention):
     context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
     Without noise, its term is 0. With noise drawn uniformly from (0, 1), each key is drawn with its softmax
-    probability. `scored` is the attention layer of score, and hidden_size that of an additive or concat score. The
-    scores dot, scaled_dot, cosine and gaussian compare features one by one, and need as many in a query as in a key.
+    probability, and `log_prob` trains the scores. `scored` is the attention layer of score, and hidden_size that of an
+    additive or concat score. The scores dot, scaled_dot, cosine and gaussian compare features one by one, and need as
+    many in a query as in a key.
 
     Args:
         query_size: features of a query
@@ -155,3 +156,31 @@ class HardAttention(ScoredAttention):
         )
         memory = self.prepare(keys, values, valid_lens, mask)
         return self.attend(queries, memory, need_weights=need_weights, noise=noise)
+
+    def log_prob(self, queries: np.ndarray, memory: Memory, weights: np.ndarray) -> np.ndarray:
+        """Compute the log-probability of each query's key, which trains the scores.
+
+        log_prob[i] = sum over open j of weights[i, j] ln masked_softmax(scores)[i, j]
+
+        The probability is that with which noise draws the key. The gradient of (loss - baseline) * log_prob, where loss
+        - baseline is a constant, is the score-function estimator of the gradient of the expected loss, also called
+        REINFORCE: Williams 1992, doi:10.1007/BF00992696. A query that may attend to nothing gets 0.
+
+        Args:
+            queries: (batch, [heads], queries, query_size); query vectors
+            memory: as `prepare` returns it
+            weights: (batch, [heads], queries, keys); 1 at the key of each query, as `attend` returns them, else 0
+        Returns:
+            log_prob: (batch, [heads], queries); natural logarithm of the probability
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+        """
+        self._check("log_prob", queries=queries, memory=memory, weights=weights)
+        scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
+        allowed = open_keys(scores, None, memory.mask)
+        highest = np.where(allowed, scores.real, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf)
+        centred = np.where(allowed, scores, 0.0) - np.where(highest == -np.inf, 0.0, highest)
+        total = np.where(allowed, np.exp(centred), 0.0).sum(axis=-1, keepdims=True)
+        logs = centred - np.log(np.where(total.real == 0.0, 1.0, total))
+        return np.where(allowed, promote(weights) * logs, 0.0).sum(axis=-1)

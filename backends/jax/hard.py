@@ -27,8 +27,9 @@ class HardAttention(ScoredAttention):
     context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
     Without noise, its term is 0. With noise drawn uniformly from (0, 1), each key is drawn with its softmax
-    probability. `scored` is the attention layer of score, and hidden_size that of an additive or concat score. The
-    scores dot, scaled_dot, cosine and gaussian compare features one by one, and need as many in a query as in a key.
+    probability, and `log_prob` trains the scores. `scored` is the attention layer of score, and hidden_size that of an
+    additive or concat score. The scores dot, scaled_dot, cosine and gaussian compare features one by one, and need as
+    many in a query as in a key.
 
     Args:
         query_size: features of a query
@@ -157,6 +158,29 @@ class HardAttention(ScoredAttention):
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
         return self._attend(queries, self._prepare(keys, values, valid_lens, mask), **options)
 
+    @at_dtype
+    def log_prob(self, queries: jax.Array, memory: Memory, weights: jax.Array) -> jax.Array:
+        """Compute the log-probability of each query's key, which trains the scores.
+
+        log_prob[i] = sum over open j of weights[i, j] ln masked_softmax(scores)[i, j]
+
+        The probability is that with which noise draws the key. The gradient of (loss - baseline) * log_prob, where loss
+        - baseline is a constant, is the score-function estimator of the gradient of the expected loss, also called
+        REINFORCE: Williams 1992, doi:10.1007/BF00992696. A query that may attend to nothing gets 0.
+
+        Args:
+            queries: (batch, [heads], queries, query_size); query vectors
+            memory: as `prepare` returns it
+            weights: (batch, [heads], queries, keys); 1 at the key of each query, as `attend` returns them, else 0
+        Returns:
+            log_prob: (batch, [heads], queries); natural logarithm of the probability
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+        """
+        self._check("log_prob", queries=queries, memory=memory, weights=weights)
+        return self._log_prob(queries, memory, weights)
+
     def _attend(  # type: ignore[override]
         self, queries: jax.Array, memory: Memory, *, need_weights: bool = True, noise: jax.Array | None = None
     ) -> Answer:
@@ -171,3 +195,12 @@ class HardAttention(ScoredAttention):
             best = jnp.argmax(jnp.where(allowed, visible, -jnp.inf), axis=-1, keepdims=True)
             weights = (allowed & (jnp.arange(scores.shape[-1]) == best)).astype(scores.dtype)
         return self._to_batch_first(average(weights, memory.values, allowed, None)), weights if need_weights else None
+
+    def _log_prob(self, queries: jax.Array, memory: Memory, weights: jax.Array) -> jax.Array:
+        scores = self._score(self._to_batch_first(queries), memory.keys)
+        allowed = open_keys(scores, memory.mask)
+        # As in softmax_over, zeros keep a fully masked row finite until the last line discards it.
+        visible = jnp.where(allowed, precise(scores), -jnp.inf)
+        visible = jnp.where(jnp.any(allowed, axis=-1, keepdims=True), visible, 0.0)
+        logs = jnp.where(allowed, jax.nn.log_softmax(visible, axis=-1), 0.0)
+        return jnp.sum(precise(weights) * logs, axis=-1).astype(scores.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -12,8 +12,18 @@ from attention_core import draws
 from attention_core.operators.hard import HARD_ATTENTION
 from attention_core.operators.local import LOCAL_ATTENTION
 from parity_tests.cases.attention import attention_layer_cases, drawn_noise, score_variants
-from parity_tests.cases.case import EXACT, SEED, Arrays, Case, drawn_tensors, layer_case
-from parity_tests.cases.masking import ATTENTION, FULLY_MASKED, HIDDEN, ROW_LENS, SIZED, open_inputs
+from parity_tests.cases.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, drawn_tensors, layer_case
+from parity_tests.cases.masking import (
+    ATTENTION,
+    EMPTY,
+    FULLY_MASKED,
+    HIDDEN,
+    ROW_LENS,
+    SIZED,
+    hidden_variants,
+    open_inputs,
+    some_mask,
+)
 
 
 def seeded(case: Case, seed: int) -> Case:
@@ -75,6 +85,40 @@ def hard_cases() -> Iterator[Case]:
         keys = draws.uniform(f"hard/{score}", (*plain["keys"].shape[:2], key_size), 1.0, SEED)
         options = {"query_size": 9, "key_size": key_size, **config}
         yield case(f"score_{score}", f"The score {score} inside.", {**full, "keys": keys}, options, EXACT, wide)
+    yield from log_prob_cases(partial(case, config=HIDDEN, method="log_prob"))
+
+
+def log_prob_cases(case: Callable[..., Case]) -> Iterator[Case]:
+    """The log-probability of a key for each query."""
+
+    def given(sizes: Sizes, heads: bool = False) -> Arrays:
+        plain = drawn_tensors(HARD_ATTENTION.method("call"), sizes, heads)
+        most = max(sizes["keys"], 1)
+        chosen = np.eye(most)[draws.integers("chosen", plain["queries"].shape[:-1], most, SEED)]
+        return {**plain, "weights": chosen[..., : sizes["keys"]]}
+
+    sizes = ATTENTION
+    full = open_inputs(given(sizes), sizes)
+    masked = {**full, **FULLY_MASKED}
+    yield case("log_prob", "The log-probability of a key.", full, dtypes=DTYPES)
+    yield case("log_prob_none", "The same with neither lengths nor mask.", given(sizes), dtypes=EXACT)
+    shows = "Of hidden keys, too, and of queries that may attend to nothing: 0."
+    yield case("log_prob_fully_masked", shows, masked, dtypes=DTYPES)
+    for label, shows, inputs in hidden_variants(full):
+        yield case(f"log_prob_{label}", shows, inputs)
+    heads = {**given(sizes, True), "valid_lens": ROW_LENS, "mask": some_mask(sizes, True)}
+    yield case("log_prob_heads", "Heads, each with its own mask.", heads, dtypes=EXACT)
+    swapped = {
+        key: array.swapaxes(0, 1).copy() if key in ("queries", "keys", "values") else array
+        for key, array in masked.items()
+    }
+    major = {**HIDDEN, "time_major": True}
+    yield case("log_prob_time_major", "Queries as (steps, batch, features).", swapped, config=major, dtypes=EXACT)
+    shows = "Probabilities down to the smallest numbers and below, where their logarithms are ordinary numbers."
+    yield case("log_prob_gap", shows, full, wide={"scored.w_v": 2000.0}, gradients=False)
+    for label, shows, axis, size in EMPTY:
+        small = {**sizes, axis: size}
+        yield case(f"log_prob_{label}", shows, open_inputs(given(small), small), dtypes=EXACT)
 
 
 def cases() -> Iterator[Case]:

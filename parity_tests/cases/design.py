@@ -59,7 +59,7 @@ FLOATS = (*["float64"] * 4, *["float32"] * 3, "float16", "bfloat16")
 
 CANDIDATES = 6
 ROWS = 28
-FEWER = {"attend": 1, "extend": 2, "step": 2, "start": 1, "greedy": 2}
+FEWER = {"attend": 1, "log_prob": 2, "extend": 2, "step": 2, "start": 1, "greedy": 2}
 """The maximum number of rows of a method; few where other methods cover the same."""
 PRE = {"norm": "pre", "activation": "gelu"}
 LLAMA = {"norm": "pre", "rms": True, "activation": "silu", "gated": True, "bias": False}

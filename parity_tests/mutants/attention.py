@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -284,3 +285,38 @@ def straight_through(original: Any, self: Any, queries: Any, memory: Any) -> Any
     scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
     soft = softmax_over(scores, open_keys(scores, None, memory.mask))
     return context, weights + (soft - soft.real)
+
+
+mutant_of_log_prob = partial(
+    mutant,
+    "HardAttention-log_prob*",
+    of="hard.HardAttention.log_prob",
+    green="*:gradient_values *_one_key:* *_no_*:*",
+)
+
+
+@mutant_of_log_prob(red="*:*")
+def log_prob_of_the_best(original: Any, self: Any, queries: Any, memory: Any) -> Any:
+    """The log-probability is that of the key with the highest score, whichever was drawn."""
+    return original(weights=self.attend(queries, memory)[1])
+
+
+@mutant_of_log_prob(red="*_{fully_masked,hidden_*,heads,time_major}:*")
+def log_prob_over_hidden_keys(original: Any, memory: Any) -> Any:
+    """Hidden keys count when scores are normalised to log-probabilities."""
+    return original(memory=memory._replace(mask=None))
+
+
+@mutant_of_log_prob(red="*_gap:*")
+def log_of_the_softmax(self: Any, queries: Any, memory: Any, weights: Any) -> Any:
+    """A log-probability is the logarithm of a softmax, which may be 0."""
+    scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
+    allowed = open_keys(scores, None, memory.mask)
+    probabilities = softmax_over(scores, allowed)
+    return np.where(allowed, promote(weights) * np.log(np.where(allowed, probabilities, 1.0)), 0.0).sum(axis=-1)
+
+
+@mutant_of_log_prob(red="*:gradient_*")
+def log_prob_without_gradients(original: Any) -> Any:
+    """No gradient passes a log-probability to the scores."""
+    return original().real

@@ -193,8 +193,11 @@ PORTING: dict[str, Porting] = {
     "HardAttention": Porting(
         ("stochastic attention", "argmax attention", "Gumbel-max sampling"),
         (
-            "No gradient reaches the scores: train them by a score-function estimator, as the paper does. A straight-"
-            "through Gumbel-softmax is a different method.",
+            "No gradient reaches the scores: train them by a score-function estimator with log_prob, as the paper "
+            "does; its terms of entropy and of a moving-average baseline are the caller's. A straight-through "
+            "Gumbel-softmax is a different method.",
+            "log_prob of the drawn weights is log_prob of torch.distributions.Categorical; log_prob of soft weights is "
+            "minus their cross-entropy.",
         ),
     ),
     "NadarayaWatson": Porting(

@@ -246,6 +246,25 @@ def test_hard_attention_selects_the_best_key_and_draws_by_probability():
     assert_allclose(chosen[0].mean(axis=0), soft, atol=0.03)
 
 
+def test_log_probabilities_by_hand():
+    """Scores ln 1, ln 2, ln 5 are probabilities 1/8, 2/8, 5/8; without the last key, 1/3 and 2/3; of none, ln 1."""
+    layer = reference.HardAttention(1, 1, score="dot")
+    memory = layer.prepare(np.log([[[1.0], [2.0], [5.0]]]), np.zeros((1, 3, 1)), np.array([[3, 3, 2, 0]]))
+    first, second = np.eye(3)[:2]
+    log_prob = layer.log_prob(np.ones((1, 4, 1)), memory, np.stack([[first, second, second, first]]))
+    assert_allclose(np.exp(log_prob), [[1 / 8, 2 / 8, 2 / 3, 1]])
+
+
+def test_log_probabilities_give_the_gradient_of_an_expected_loss():
+    """The mean of loss · d log_prob over the keys as they are drawn, in a complex step of the query."""
+    layer, losses = reference.HardAttention(3, 3, score="dot"), np.array([3.0, -1.0, 2.0, 0.5])
+    queries = np.repeat(uniform("q", (1, 1, 3)) + 1e-20j * uniform("direction", (1, 1, 3)), 4, axis=1)
+    memory = layer.prepare(uniform("k", (1, 4, 3)), uniform("v", (1, 4, 2)))
+    log_prob = layer.log_prob(queries, memory, np.eye(4)[None])[0]
+    soft = reference.masked_softmax(reference.dot_score(queries, memory.keys))[0, 0]
+    assert_allclose(soft.real @ (losses * log_prob.imag), (soft @ losses).imag, rtol=1e-12)
+
+
 def test_kernel_regression_by_hand():
     predictions, weights = reference.NadarayaWatson(width=0.5)(
         np.array([[1.0]]), np.array([[0.0, 2.0, 9.0]]), np.array([[3.0, 5.0, 100.0]]), np.array([2])
