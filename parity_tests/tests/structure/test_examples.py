@@ -104,6 +104,18 @@ def test_patterns(backend: SimpleNamespace, example: Callable[..., str], tmp_pat
 
 
 @ONCE
+def test_hard_attention(backend: SimpleNamespace, example: Callable[..., str], tmp_path: Path):
+    """A baseline makes estimates better, and training faster; their mean is near the gradient; the picture is drawn."""
+    file = tmp_path / "learning.png"
+    output = example("hard_attention.py", backend.name, file)
+    assert re.findall(r"an estimate is off by ([\d.]+) times", output) == ["8.9", "1.7"]
+    assert re.findall(r"the mean of 50 by ([\d.]+)", output) == ["1.2", "0.2"]
+    curves = [list(map(float, re.findall(r"\d\.\d{3}", line))) for line in output.splitlines()[5:8]]
+    assert [curve[0] for curve in curves] == [1.649, 1.468, 1.364] and max(curve[-1] for curve in curves) < 1.02
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@ONCE
 def test_prune_heads(backend: SimpleNamespace, example: Callable[..., str]):
     """Both kinds of importance find the two heads of four that came to nothing; nothing is lost without them.
 
