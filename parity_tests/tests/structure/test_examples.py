@@ -116,6 +116,16 @@ def test_hard_attention(backend: SimpleNamespace, example: Callable[..., str], t
 
 
 @ONCE
+def test_spatial_attention(backend: SimpleNamespace, example: Callable[..., str], tmp_path: Path):
+    """The decoder comes to read the digits, and to look at each; the picture is drawn."""
+    file = tmp_path / "words.png"
+    output = example("spatial_attention.py", backend.name, file)
+    rows = [list(map(int, row)) for row in re.findall(r"steps: (\d+) %.*: (\d+) %.*, (\d+) %.*, (\d+) %", output)]
+    assert len(rows) == 4 and max(rows[0]) < 20 and rows[-1][0] == 100 and min(rows[-1]) > 90
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@ONCE
 def test_prune_heads(backend: SimpleNamespace, example: Callable[..., str]):
     """Both kinds of importance find the two heads of four that came to nothing; nothing is lost without them.
 
