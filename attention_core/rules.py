@@ -48,6 +48,21 @@ def position_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[st
         )
 
 
+def query_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse causal attention with more or fewer queries than keys.
+
+    Raises: ShapeError.
+    """
+    queries, keys = axes.get("queries"), axes.get("keys")
+    if given["causal"] and queries is not None and keys is not None and queries != keys:
+        names = ("queries", "keys", "values")
+        raise ShapeError(
+            f"{title}: axis 'queries' is {queries}, expected {keys} as axis 'keys': with causal=True query i attends "
+            "to the keys up to i. Give a query for each key, or take single steps by linear_attention_step. "
+            f"{listed({name: tuple(given[name].shape) for name in names})}"
+        )
+
+
 def heads_in_groups(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
     """Refuse heads of queries that key heads cannot share evenly.
 

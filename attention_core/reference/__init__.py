@@ -15,6 +15,7 @@ from attention_core.reference import (
     encoders,
     feed_forward,
     hard,
+    linear,
     local,
     masking,
     memory,
@@ -36,6 +37,7 @@ from attention_core.reference.decoders import *
 from attention_core.reference.encoders import *
 from attention_core.reference.feed_forward import *
 from attention_core.reference.hard import *
+from attention_core.reference.linear import *
 from attention_core.reference.local import *
 from attention_core.reference.masking import *
 from attention_core.reference.memory import *
@@ -58,6 +60,7 @@ __all__ = [
     *encoders.__all__,
     *feed_forward.__all__,
     *hard.__all__,
+    *linear.__all__,
     *local.__all__,
     *masking.__all__,
     *memory.__all__,

@@ -11,6 +11,7 @@ from backends.jax import (
     encoders,
     feed_forward,
     hard,
+    linear,
     local,
     masking,
     memory,
@@ -32,6 +33,7 @@ from backends.jax.decoders import *
 from backends.jax.encoders import *
 from backends.jax.feed_forward import *
 from backends.jax.hard import *
+from backends.jax.linear import *
 from backends.jax.local import *
 from backends.jax.masking import *
 from backends.jax.memory import *
@@ -54,6 +56,7 @@ __all__ = [
     *encoders.__all__,
     *feed_forward.__all__,
     *hard.__all__,
+    *linear.__all__,
     *local.__all__,
     *masking.__all__,
     *memory.__all__,

@@ -26,6 +26,7 @@ from backends.mxnet import (
     encoders,
     feed_forward,
     hard,
+    linear,
     local,
     masking,
     memory,
@@ -47,6 +48,7 @@ from backends.mxnet.decoders import *
 from backends.mxnet.encoders import *
 from backends.mxnet.feed_forward import *
 from backends.mxnet.hard import *
+from backends.mxnet.linear import *
 from backends.mxnet.local import *
 from backends.mxnet.masking import *
 from backends.mxnet.memory import *
@@ -71,6 +73,7 @@ __all__ = [
     *encoders.__all__,
     *feed_forward.__all__,
     *hard.__all__,
+    *linear.__all__,
     *local.__all__,
     *masking.__all__,
     *memory.__all__,

@@ -26,6 +26,7 @@ from backends.tf import (
     encoders,
     feed_forward,
     hard,
+    linear,
     local,
     masking,
     memory,
@@ -47,6 +48,7 @@ from backends.tf.decoders import *
 from backends.tf.encoders import *
 from backends.tf.feed_forward import *
 from backends.tf.hard import *
+from backends.tf.linear import *
 from backends.tf.local import *
 from backends.tf.masking import *
 from backends.tf.memory import *
@@ -69,6 +71,7 @@ __all__ = [
     *encoders.__all__,
     *feed_forward.__all__,
     *hard.__all__,
+    *linear.__all__,
     *local.__all__,
     *masking.__all__,
     *memory.__all__,

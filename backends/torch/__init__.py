@@ -11,6 +11,7 @@ from backends.torch import (
     encoders,
     feed_forward,
     hard,
+    linear,
     local,
     masking,
     memory,
@@ -32,6 +33,7 @@ from backends.torch.decoders import *
 from backends.torch.encoders import *
 from backends.torch.feed_forward import *
 from backends.torch.hard import *
+from backends.torch.linear import *
 from backends.torch.local import *
 from backends.torch.masking import *
 from backends.torch.memory import *
@@ -54,6 +56,7 @@ __all__ = [
     *encoders.__all__,
     *feed_forward.__all__,
     *hard.__all__,
+    *linear.__all__,
     *local.__all__,
     *masking.__all__,
     *memory.__all__,

@@ -93,6 +93,7 @@ SCALED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "cosine_score": ("queries",),
         "location_score": ("queries",),
         "attention_pooling": ("values",),
+        **dict.fromkeys(("linear_attention", "linear_attention_step"), ("values",)),
         "layers": ("values",),
         "GRU": ("inputs",),
         "LSTM": ("inputs",),

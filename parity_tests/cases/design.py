@@ -71,6 +71,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "relative_buckets": ({"num_buckets": 8}, {"num_buckets": 33, "bidirectional": False, "max_distance": 40}),
     "relative_bias": ({}, {"bidirectional": False, "max_distance": 40}),
     "RotaryPositions": ({}, {"layout": "concatenated"}, {"base": 500.0}),
+    "linear_attention": ({}, {"causal": True}),
     "DotProductAttention": ({}, {}, {"softcap": 0.5}),
     "LocalAttention": ({}, {"score": "additive", "hidden_size": 17}),
     "MultiHeadAttention": ({}, {"score": "additive"}, {"bias": False}, {"softcap": 0.5}),
@@ -201,6 +202,8 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
     sizes = drawn_sizes(call, MOST_WORK[0 if plain else index % 2], had, picks, plain)
     shared = drawn_sharing(call, sizes, had, picks) if not plain else ()
     options = drawn_options(call, index, sizes)
+    if options.get("causal") and "queries" in sizes:
+        sizes["queries"] = sizes["keys"]
     given = [tensor.name for tensor in call.inputs if tensor.optional and not plain and picks.one((False, True))]
     if not given:
         given = call.one_of

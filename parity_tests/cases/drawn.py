@@ -253,7 +253,7 @@ class Drawn:
         if self.whole and name in WHOLE:
             step, most = WHOLE[name]
             return step * (draws.integers(name, shape, 2 * most + 1, self.seed) - most)
-        if name == "noise":
+        if name in ("noise", "norms"):
             return 0.5 * (draws.uniform(name, shape, 1.0, self.seed) + 1.0)
         array = draws.uniform(name, shape, 1.0, self.seed)
         if self.pattern:
@@ -293,6 +293,8 @@ class Drawn:
         lens, mask, end = inputs.get("valid_lens"), inputs.get("mask"), sizes[self._padded_axis]
         if "mask" in tensors and tensors["mask"].axes.count(self._padded_axis) == 2:
             mask = None  # of self-attention, in which a step that none sees has outputs
+        if mask is not None and mask.ndim == 2:  # the same for all queries
+            mask = mask[:, None, None] if "heads" in self.sizes else mask[:, None]
         allowed = reference.attention_mask(end, lens, mask)
         if allowed is None:
             allowed = np.ones((1, 1, end), bool)

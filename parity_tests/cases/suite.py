@@ -14,6 +14,7 @@ from parity_tests.cases import (
     choices,
     covering,
     decoders,
+    linear,
     masking,
     multi_head,
     positions,
@@ -39,7 +40,7 @@ def all_cases(pairs: Sequence[corpus.Pair] | None = None, trained: bool = False)
     return [*_made(tuple(pairs or corpus.dates(8))), *(training.cases() if trained else ())]
 
 
-FAMILIES = (masking, scoring, attention, choices, multi_head, positions, transformer, recurrent, decoders)
+FAMILIES = (masking, scoring, linear, attention, choices, multi_head, positions, transformer, recurrent, decoders)
 """The modules of cases that need nothing but the specification."""
 
 

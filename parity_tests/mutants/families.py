@@ -7,7 +7,7 @@ import importlib
 from parity_tests.mutants.mutant import registered
 
 FAMILIES = (
-    *("ignored", "scores", "masks", "weights", "pooling", "attention", "context_alone", "multi_head"),
+    *("ignored", "scores", "masks", "weights", "pooling", "linear", "attention", "context_alone", "multi_head"),
     *("positions", "transformer", "recurrent", "decoders", "answers", "training"),
 )
 

@@ -81,6 +81,14 @@ ignored(
     red="attention_pooling-dropout:* *:gradient_dropout_mask",
     green="*:weights",
 )
+ignored("linear_causal_ignored", "linear_attention", "causal", red="linear_attention-causal*:*")
+ignored("linear_mask_ignored", "linear_attention", "mask", red="linear_attention-{*mask*,heads}:*")
+ignored(
+    "linear_lens_ignored",
+    "linear_attention",
+    "valid_lens",
+    red="linear_attention-{ragged,lens_and_mask,fully_masked,heads,hidden_*,causal_heads}:*",
+)
 ignored("layer_scale_ignored", "DotProductAttention", "scale", red="DotProductAttention-scale:*")
 ignored("layer_softcap_ignored", "DotProductAttention", "softcap", red="DotProductAttention-*softcap:*")
 ignored(

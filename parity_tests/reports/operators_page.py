@@ -15,6 +15,7 @@ TITLES = {
     "masking": "Masks, and weights over keys",
     "scoring": "Scores",
     "pooling": "Pooling",
+    "linear": "Linear attention",
     "attention": "Attention layers, one for each score",
     "local": "Attention to a window",
     "hard": "Attention to one key",

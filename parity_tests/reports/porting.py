@@ -139,6 +139,29 @@ PORTING: dict[str, Porting] = {
             "those after it.",
         ),
     ),
+    "linear_attention": Porting(
+        (
+            "LinearAttention and CausalLinearAttention of fast_transformers",
+            "kernelised attention",
+            "linear transformer",
+        ),
+        (
+            "It is another function than attention by a softmax: no weights of a trained softmax move to it.",
+            "Queries are not scaled by 1/√features, which would change the result: φ is not linear.",
+            "Written as elu(x) + 1, features below the eps of the dtype are 0: in float32, those of x < -17.",
+            "fast_transformers adds 1e-6 to the divisor, which shrinks contexts of small features, and expects arrays "
+            "as (batch, steps, heads, features).",
+            "A mask hides keys from all queries, (batch, keys). Keys that are cleared before φ have features of 1, and "
+            "count in the divisor.",
+        ),
+    ),
+    "linear_attention_step": Porting(
+        ("RecurrentLinearAttention of fast_transformers", "the Transformer as an RNN"),
+        (
+            "The sums contain the key and value of the step itself; they are 0 before the first step.",
+            "fast_transformers keeps both sums in a list, its state.",
+        ),
+    ),
     "DotProductAttention": Porting(
         ("scaled dot-product attention", "keras.layers.Attention(use_scale=...)", "d2l DotProductAttention"),
         (

@@ -138,6 +138,22 @@ FUNCTIONS: Table = {
             "mask, for each key. Shapes: scores=(2, 5, 7), values=(2, 6, 4).",
         ),
         (
+            lambda b, a: b.linear_attention(a(2, 5, 4), a(2, 7, 4), a(2, 7, 6), causal=True),
+            "linear_attention: axis 'queries' is 5, expected 7 as axis 'keys': with causal=True query i attends to the "
+            "keys up to i. Give a query for each key, or take single steps by linear_attention_step. Shapes: "
+            "queries=(2, 5, 4), keys=(2, 7, 4), values=(2, 7, 6).",
+        ),
+        (
+            lambda b, a: b.linear_attention(a(2, 5, 4), a(2, 7, 4), a(2, 7, 6), mask=a(2, 5, 7, dtype=bool)),
+            "linear_attention: mask has 3 axes, expected (batch, keys). Shapes: queries=(2, 5, 4), keys=(2, 7, 4), "
+            "values=(2, 7, 6), mask=(2, 5, 7).",
+        ),
+        (
+            lambda b, a: b.linear_attention_step(a(2, 4), a(2, 4), a(2, 6), a(2, 4, 7), a(2, 4)),
+            "linear_attention_step: axis 'value_features' is 7 in sums but 6 in values. Give both the same size. "
+            "Shapes: queries=(2, 4), keys=(2, 4), values=(2, 6), sums=(2, 4, 7), norms=(2, 4).",
+        ),
+        (
             lambda b, a: b.additive_score(a(2, 5, 8), a(2, 7, 8), a(9)),
             "additive_score: axis 'hidden_size' is 9 in w_v but 8 in queries. Project both to the same hidden size, or "
             "make the layer with this one. Shapes: queries=(2, 5, 8), keys=(2, 7, 8), w_v=(9,).",
@@ -193,6 +209,11 @@ FUNCTIONS: Table = {
             lambda b, a: b.relative_bias(5, 7, a(32, 3), bidirectional=False, max_distance=16),
             "relative_bias: max_distance is 16, expected more than 16: with 32 buckets, all shorter distances have one "
             "each.",
+        ),
+        (
+            lambda b, a: b.linear_attention(a(2, 5, 4), a(2, 7, 4), a(2, 7, 6), causal=1),
+            "linear_attention: causal is 1, expected True or False: whether query i attends to the keys up to i alone, "
+            "of as many as there are queries.",
         ),
         (
             lambda b, a: b.attention_mask(-1, a(2, dtype=I)),

@@ -18,6 +18,7 @@ from parity_tests.cases.call import STEPS
 from parity_tests.cases.expected import build_reference, outputs
 from parity_tests.cases.suite import all_cases, select
 from parity_tests.tests.attention_core.layers import filled
+from parity_tests.tests.attention_core.linear import by_weights
 
 # With all keys equal every open key weighs the same, whatever the weights are: the means of the first 2 and 6 values.
 KEYS, LENS = np.ones((2, 10, 2)), np.array([2, 6])
@@ -137,6 +138,38 @@ def test_pooling_by_hand_with_dropout():
     context, weights = reference.attention_pooling(scores, values, dropout_mask=np.array([[[0.0, 2.0]]]))
     assert_allclose(weights, [[[0.25, 0.75]]])
     assert_allclose(context, [[[0.0, 30.0]]])
+
+
+def test_linear_attention_by_hand():
+    """Features (2, 1) of the queries, (1, 2) and (½, 1) of the keys, and so weights of 4 and 2."""
+    queries, keys = np.array([[[1.0, 0.0], [1.0, 0.0]]]), np.array([[[0.0, 1.0], [-math.log(2.0), 0.0]]])
+    values = np.array([[[3.0, 6.0], [9.0, -6.0]]])
+    assert_allclose(reference.linear_attention(queries, keys, values), [[[5.0, 2.0], [5.0, 2.0]]], rtol=1e-15)
+    assert_allclose(reference.linear_attention(queries, keys, values, causal=True), [[[3, 6], [5, 2]]], rtol=1e-15)
+    context, sums, norms = reference.linear_attention_step(
+        queries[:, 1], keys[:, 1], values[:, 1], np.array([[[3.0, 6.0], [6.0, 12.0]]]), np.array([[1.0, 2.0]])
+    )
+    assert_allclose(context, [[5.0, 2.0]], rtol=1e-15)
+    assert_allclose(sums, [[[7.5, 3.0], [15.0, 6.0]]], rtol=1e-15)
+    assert_allclose(norms, [[1.5, 3.0]], rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["lens_and_mask", "heads", "causal_mask", "causal_blocks"])
+def test_linear_attention_is_a_sum_of_all_values_by_quadratically_many_weights(name: str):
+    (case,) = select(all_cases(), f"linear_attention-{name}")
+    assert_allclose(outputs(case, "float64")["context"], by_weights(case.inputs, case.options), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["causal", "causal_blocks"])
+def test_causal_linear_attention_is_a_recurrent_network(name: str):
+    (case,) = select(all_cases(), f"linear_attention-{name}")
+    queries, keys, values = (case.inputs[key] for key in ("queries", "keys", "values"))
+    norms = np.zeros_like(keys[:, 0])
+    sums = norms[..., None] * values[:, 0, None]
+    for step, expected in enumerate(outputs(case, "float64")["context"].swapaxes(0, 1)):
+        row = (array[:, step] for array in (queries, keys, values))
+        context, sums, norms = reference.linear_attention_step(*row, sums, norms)
+        assert_allclose(context, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", [layer.name for layer in LAYERS if layer.name.endswith("Attention")])

@@ -129,6 +129,7 @@ def mxnet_gradients(function: Any, given: dict[str, Any], factors: dict[int, Any
     [
         "additive_score-plain",
         "masked_softmax-lens_and_mask",
+        "linear_attention-causal_mask",
         "AdditiveAttention-lens_and_mask",
         "AdditiveAttention-context_fully_masked",
         "DotProductAttention-lens_and_mask",
@@ -175,6 +176,13 @@ def test_a_query_that_may_attend_to_nothing_gets_zero(backend: SimpleNamespace, 
     for name in {"output 0", "output 1", "gradient queries", "gradient scores"} - left_out:
         if name in found:
             assert (found[name][fully_masked] == 0).all() and (found[name][~fully_masked] != 0).any(), name
+
+
+def test_a_sequence_without_an_open_key_gets_zero_from_linear_attention(backend: SimpleNamespace):
+    (case,) = select(all_cases(), "linear_attention-fully_masked")
+    found = answers(backend, case, "float32")
+    for name in ("output 0", "gradient queries", "gradient keys", "gradient values"):
+        assert (found[name][0] == 0).all() and (found[name][1] != 0).any(), name
 
 
 def test_the_gradient_of_a_hidden_key_is_zero(backend: SimpleNamespace):

@@ -1,0 +1,117 @@
+"""Attention in time and memory linear in the number of keys."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attention_core.operators.linear import LINEAR_ATTENTION, LINEAR_ATTENTION_STEP
+from attention_core.reference.arrays import check, promote
+from attention_core.reference.masking import attention_mask
+
+__all__ = ["linear_attention", "linear_attention_step"]
+
+
+def linear_attention(
+    queries: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    valid_lens: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
+    *,
+    causal: bool = False,
+) -> np.ndarray:
+    """Average the values of the open keys, weighted by inner products of positive features.
+
+    context[i] = φ(queries[i])ᵀ S[i] / (φ(queries[i])ᵀ z[i])
+    S[i] = sum over open j of φ(keys[j]) values[j]ᵀ
+    z[i] = sum over open j of φ(keys[j])
+    open j <= i if causal
+    φ(x) = elu(x) + 1
+
+    No weights are computed: time and memory are linear in the number of keys, and if causal, in blocks of steps, too.
+    φ(x) is x + 1 above 0 and exp(x) elsewhere, which keeps digits that elu(x) + 1 loses. A query that may attend to
+    nothing gets context 0 and gradient 0, and so does one whose divisor underflows to 0. A hidden key or value, NaN and
+    inf included, has no effect and gets gradient 0. Half precision is summed in float32.
+
+    Args:
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
+        values: (batch, [heads], keys, value_features); value vectors, one for each key
+        valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
+        mask (default None): booleans (batch, keys), each axis its size or 1; True where a key is open to all queries;
+            combined with valid_lens by logical and
+        causal (default False): whether query i attends to the keys up to i alone, of as many as there are queries
+    Returns:
+        context: (batch, [heads], queries, value_features); weighted averages of the values
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
+        OptionError: an argument is outside its domain
+        ShapeError: causal attention with more or fewer queries than keys
+    Source: Katharopoulos et al. 2020, sections 3.2 and 3.3, arXiv:2006.16236
+    Example:
+        context = attention.linear_attention(queries, keys, values)
+    """
+    check(LINEAR_ATTENTION, causal=causal, queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+    keys, values = promote(keys), promote(values)
+    allowed = attention_mask(keys.shape[-2], valid_lens, None if mask is None else mask[:, None])
+    if allowed is not None:  # the features of a key of -inf are 0
+        allowed = allowed[..., None] if keys.ndim == 4 else allowed[:, 0, :, None]
+        keys, values = np.where(allowed, keys, -np.inf), np.where(allowed, values, 0.0)
+    keys = feature_map(keys)
+    sums, norms = keys[..., :, None] * values[..., None, :], keys
+    if causal:
+        sums, norms = sums.cumsum(axis=-3), norms.cumsum(axis=-2)
+    else:
+        sums, norms = sums.sum(axis=-3, keepdims=True), norms.sum(axis=-2, keepdims=True)
+    return read_sums(feature_map(promote(queries)), sums, norms)
+
+
+def linear_attention_step(
+    queries: np.ndarray, keys: np.ndarray, values: np.ndarray, sums: np.ndarray, norms: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Take one step of causal linear attention, as a recurrent network.
+
+    context = φ(queries)ᵀ sums' / (φ(queries)ᵀ norms')
+    sums' = sums + φ(keys) valuesᵀ
+    norms' = norms + φ(keys)
+
+    The steps of a sequence, one by one, give what linear_attention gives with causal; φ is the same. The sums grow with
+    the steps, and half precision drops what is small beside them: decode in float32.
+
+    Args:
+        queries: (batch, [heads], features); query vector of the step
+        keys: (batch, [heads], features); key vector of the step
+        values: (batch, [heads], value_features); value vector of the step
+        sums: (batch, [heads], features, value_features); S of the steps before; 0 at first
+        norms: (batch, [heads], features); z of the steps before; 0 at first
+    Returns:
+        context: (batch, [heads], value_features); weighted average of the values so far
+        sums: (batch, [heads], features, value_features); sums', for the next step
+        norms: (batch, [heads], features); norms', for the next step
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+    Source: Katharopoulos et al. 2020, section 3.4, arXiv:2006.16236
+    Example:
+        context, sums, norms = attention.linear_attention_step(queries, keys, values, sums, norms)
+    """
+    check(LINEAR_ATTENTION_STEP, queries=queries, keys=keys, values=values, sums=sums, norms=norms)
+    keys = feature_map(promote(keys))
+    sums = promote(sums) + keys[..., :, None] * promote(values)[..., None, :]
+    norms = promote(norms) + keys
+    return read_sums(feature_map(promote(queries)), sums, norms), sums, norms
+
+
+def feature_map(array: np.ndarray) -> np.ndarray:
+    """Map an array to positive features: x + 1 above 0, exp(x) elsewhere."""
+    positive = array.real > 0.0
+    return np.where(positive, array + 1.0, np.exp(np.where(positive, 0.0, array)))
+
+
+def read_sums(features: np.ndarray, sums: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """Read the sums by the features of a query, and divide by the norm; 0 where it is 0."""
+    totals = (features[..., None, :] @ sums)[..., 0, :]
+    norm = (features * norms).sum(axis=-1, keepdims=True)
+    zero = norm.real == 0.0
+    return np.where(zero, 0.0, totals / np.where(zero, 1.0, norm))

@@ -1,0 +1,164 @@
+"""Attention in time and memory linear in the number of keys, in PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import pad
+
+from attention_core.operators.linear import LINEAR_ATTENTION, LINEAR_ATTENTION_STEP
+from backends.torch.arrays import Lengths, check
+from backends.torch.masking import _attention_mask, precise
+
+__all__ = ["linear_attention", "linear_attention_step"]
+
+BLOCK = 64
+"""The number of steps in a block of causal attention."""
+
+
+def linear_attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    valid_lens: Lengths | None = None,
+    mask: torch.Tensor | None = None,
+    *,
+    causal: bool = False,
+) -> torch.Tensor:
+    """Average the values of the open keys, weighted by inner products of positive features.
+
+    context[i] = φ(queries[i])ᵀ S[i] / (φ(queries[i])ᵀ z[i])
+    S[i] = sum over open j of φ(keys[j]) values[j]ᵀ
+    z[i] = sum over open j of φ(keys[j])
+    open j <= i if causal
+    φ(x) = elu(x) + 1
+
+    No weights are computed: time and memory are linear in the number of keys, and if causal, in blocks of steps, too.
+    φ(x) is x + 1 above 0 and exp(x) elsewhere, which keeps digits that elu(x) + 1 loses. A query that may attend to
+    nothing gets context 0 and gradient 0, and so does one whose divisor underflows to 0. A hidden key or value, NaN and
+    inf included, has no effect and gets gradient 0. Half precision is summed in float32.
+
+    Args:
+        queries: (batch, [heads], queries, features); query vectors
+        keys: (batch, [heads], keys, features); key vectors, one for each value
+        values: (batch, [heads], keys, value_features); value vectors, one for each key
+        valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+            valid_len; out-of-range lengths are clipped
+        mask (default None): booleans (batch, keys), each axis its size or 1; True where a key is open to all queries;
+            combined with valid_lens by logical and
+        causal (default False): whether query i attends to the keys up to i alone, of as many as there are queries
+    Returns:
+        context: (batch, [heads], queries, value_features); weighted averages of the values
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+        MaskError: a mask is not boolean
+        OptionError: an argument is outside its domain
+        ShapeError: causal attention with more or fewer queries than keys
+    Source: Katharopoulos et al. 2020, sections 3.2 and 3.3, arXiv:2006.16236
+    Example:
+        context = attention.linear_attention(queries, keys, values)
+    """
+    check(LINEAR_ATTENTION, causal=causal, queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
+    allowed = _attention_mask(keys.shape[-2], valid_lens, None if mask is None else mask[:, None], keys.device)
+    return _linear_attention(queries, keys, values, allowed, causal)
+
+
+def _linear_attention(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, causal: bool
+) -> torch.Tensor:
+    dtype = values.dtype
+    if mask is not None:  # the features of a key of -inf are 0
+        hidden = ~(mask[..., None] if keys.ndim == 4 else mask[:, 0, :, None])
+        keys, values = keys.masked_fill(hidden, -torch.inf), values.masked_fill(hidden, 0.0)
+    queries, keys = feature_map(queries), feature_map(keys)
+    values = pad(precise(values), (0, 1), value=1.0)  # a feature of ones, whose weighted sum is the norm
+    totals = causal_totals(queries, keys, values) if causal else queries @ (keys.mT @ values)
+    return quotient(totals[..., :-1], totals[..., -1:]).to(dtype)
+
+
+def linear_attention_step(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, sums: torch.Tensor, norms: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Take one step of causal linear attention, as a recurrent network.
+
+    context = φ(queries)ᵀ sums' / (φ(queries)ᵀ norms')
+    sums' = sums + φ(keys) valuesᵀ
+    norms' = norms + φ(keys)
+
+    The steps of a sequence, one by one, give what linear_attention gives with causal; φ is the same. The sums grow with
+    the steps, and half precision drops what is small beside them: decode in float32.
+
+    Args:
+        queries: (batch, [heads], features); query vector of the step
+        keys: (batch, [heads], features); key vector of the step
+        values: (batch, [heads], value_features); value vector of the step
+        sums: (batch, [heads], features, value_features); S of the steps before; 0 at first
+        norms: (batch, [heads], features); z of the steps before; 0 at first
+    Returns:
+        context: (batch, [heads], value_features); weighted average of the values so far
+        sums: (batch, [heads], features, value_features); sums', for the next step
+        norms: (batch, [heads], features); norms', for the next step
+    Raises:
+        ShapeError, DtypeError: an array does not fit the operator or the other arrays
+    Source: Katharopoulos et al. 2020, section 3.4, arXiv:2006.16236
+    Example:
+        context, sums, norms = attention.linear_attention_step(queries, keys, values, sums, norms)
+    """
+    check(LINEAR_ATTENTION_STEP, queries=queries, keys=keys, values=values, sums=sums, norms=norms)
+    return _linear_attention_step(queries, keys, values, sums, norms)
+
+
+def _linear_attention_step(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, sums: torch.Tensor, norms: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    dtype = values.dtype
+    queries, keys = feature_map(queries), feature_map(keys)
+    sums = precise(sums) + keys[..., :, None] * precise(values)[..., None, :]
+    norms = precise(norms) + keys
+    totals = (queries[..., None, :] @ sums)[..., 0, :]
+    context = quotient(totals, (queries * norms).sum(dim=-1, keepdim=True))
+    return context.to(dtype), sums.to(dtype), norms.to(dtype)
+
+
+def feature_map(array: torch.Tensor) -> torch.Tensor:
+    """Map an array to positive features: x + 1 above 0, exp(x) elsewhere; narrow types become float32."""
+    array = precise(array)
+    positive = array > 0.0
+    # The exponential of a large number would be inf, and its gradient, where it is not chosen, NaN.
+    return torch.where(positive, array + 1.0, array.masked_fill(positive, 0.0).exp())
+
+
+def causal_totals(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Sum the values up to each query, weighted by inner products: one by one in its block, by their sums before it."""
+    steps = keys.shape[-2]
+    queries, keys, values = in_blocks(queries), in_blocks(keys), in_blocks(values)
+    inside = torch.tril(queries @ keys.mT) @ values
+    sums = running_sums(keys.mT @ values)
+    before = pad(sums[..., :-1, :, :], (0, 0, 0, 0, 1, 0))
+    return (inside + queries @ before).flatten(-3, -2)[..., :steps, :]
+
+
+def in_blocks(array: torch.Tensor) -> torch.Tensor:
+    """Split the steps of an array into blocks, of which zeros fill the last."""
+    blocks = -(-array.shape[-2] // BLOCK)
+    return pad(array, (0, 0, 0, blocks * BLOCK - array.shape[-2])).unflatten(-2, (blocks, BLOCK))
+
+
+def quotient(totals: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
+    """Divide totals by their norms; 0 where a norm is 0."""
+    zero = norms == 0.0
+    return (totals / norms.masked_fill(zero, 1.0)).masked_fill(zero, 0.0)
+
+
+# ------------------------------------------------------------------------------------------------ particular to PyTorch
+
+
+def running_sums(sums: torch.Tensor) -> torch.Tensor:
+    """Add the sums of all earlier blocks to those of each block, in turns that reach twice as far each.
+
+    torch.cumsum is not deterministic on a GPU, and raises where determinism is required.
+    """
+    reach = 1
+    while reach < sums.shape[-3]:
+        sums = sums + pad(sums[..., :-reach, :, :], (0, 0, 0, 0, reach, 0))
+        reach *= 2
+    return sums

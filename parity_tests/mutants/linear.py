@@ -1,0 +1,126 @@
+"""Wrong linear attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_core.reference.linear import feature_map, read_sums
+from attention_core.reference.masking import attention_mask
+from parity_tests.cases.case import Arrays, Case
+from parity_tests.mutants.mutant import mutant
+from parity_tests.mutants.shared import NOTHING, where_all
+
+BLOCK = 64
+LINEAR = "linear_attention{,_step}-*"
+CAUSAL = "linear_attention-causal*"
+
+
+def _has_keys(case: Case, inputs: Arrays) -> bool:
+    return all(array.size for array in inputs.values())
+
+
+def _by_key(allowed: Any, array: Any) -> Any:
+    return allowed[..., None] if array.ndim == 4 else allowed[:, 0, :, None]
+
+
+@mutant(LINEAR, of="linear.read_sums", touches=where_all(_has_keys))
+def not_divided(features: Any, sums: Any) -> Any:
+    """The sums are not divided by the norm."""
+    return (features[..., None, :] @ sums)[..., 0, :]
+
+
+@mutant(LINEAR, of="linear.read_sums", touches=where_all(_has_keys))
+def divisor_kept_from_zero(features: Any, sums: Any, norms: Any) -> Any:
+    """1e-6 is added to the divisor, as in fast_transformers."""
+    totals = (features[..., None, :] @ sums)[..., 0, :]
+    return totals / ((features * norms).sum(axis=-1, keepdims=True) + 1e-6)
+
+
+@mutant(
+    "linear_attention-{none,fully_masked,causal_mask,underflow} linear_attention_step-{plain,underflow}",
+    of="linear.read_sums",
+    red="*-{fully_masked,causal_mask,underflow}:*",
+    green="*:{sums,norms}",
+)
+def divided_by_zero(features: Any, sums: Any, norms: Any) -> Any:
+    """A query that may attend to nothing gets 0/0."""
+    return (features[..., None, :] @ sums)[..., 0, :] / (features * norms).sum(axis=-1, keepdims=True)
+
+
+@mutant(LINEAR, of="linear.feature_map", touches=where_all(_has_keys))
+def features_of_relu(array: Any) -> Any:
+    """The features are relu(x)."""
+    return np.where(array.real > 0.0, array, 0.0)
+
+
+@mutant(LINEAR, of="linear.feature_map", red="linear_attention-small:*")
+def small_features_lost(array: Any) -> Any:
+    """The features are the sum of 1 and elu(x), in which small ones lose their digits."""
+    positive = array.real > 0.0
+    return 1.0 + np.where(positive, array, np.expm1(np.where(positive, 0.0, array)))
+
+
+@mutant(LINEAR, of="linear_attention linear_attention_step", touches=where_all(_has_keys))
+def linear_scaled(original: Any, queries: Any) -> Any:
+    """Queries are scaled by 1/√features."""
+    return original(queries=queries * max(queries.shape[-1], 1) ** -0.5)
+
+
+@mutant(
+    "linear_attention-*",
+    of="linear_attention",
+    red="linear_attention-{ragged,mask,mask_row,lens_and_mask,fully_masked,heads,hidden_*,causal_mask,causal_heads}:*",
+)
+def hidden_features_of_one(original: Any, keys: Any, values: Any, valid_lens: Any, mask: Any) -> Any:
+    """Hidden keys become 0, whose features are 1, and count in the norm."""
+    allowed = attention_mask(keys.shape[-2], valid_lens, None if mask is None else mask[:, None])
+    if allowed is None:
+        return original()
+    keys, values = (np.where(_by_key(allowed, array), array, 0.0) for array in (keys, values))
+    return original(keys=keys, values=values, valid_lens=None, mask=None)
+
+
+@mutant("linear_attention-{none,causal,causal_blocks}", of="linear_attention", red=CAUSAL + ":*")
+def own_key_hidden(original: Any, keys: Any, values: Any, causal: Any) -> Any:
+    """A causal query attends only to the keys before its own."""
+    return original(keys=_later(keys, -np.inf), values=_later(values, 0.0)) if causal else original()
+
+
+def _later(array: Any, fill: float) -> Any:
+    """The entries of an array, each in the place of the next step."""
+    return np.concatenate([np.full_like(array[..., :1, :], fill), array[..., :-1, :]], axis=-2)
+
+
+def _before(sums: Any, axis: int, blocks: int = 0) -> Any:
+    """The causal sums before the block of each step, or before the block that is so many blocks later."""
+    steps = np.arange(sums.shape[axis])
+    places = np.clip((steps // BLOCK + blocks) * BLOCK, 0, len(steps))
+    return np.concatenate([0.0 * sums.take([0], axis), sums], axis).take(places, axis)
+
+
+@mutant(CAUSAL, of="linear.read_sums", red=CAUSAL + ":*")
+def own_block_carried(original: Any, sums: Any, norms: Any) -> Any:
+    """The sums before a block contain the block itself."""
+    sums, norms = (array - _before(array, axis) + _before(array, axis, 1) for array, axis in ((sums, -3), (norms, -2)))
+    return original(sums=sums, norms=norms)
+
+
+@mutant(CAUSAL, of="linear.read_sums", red="linear_attention-causal_blocks:*")
+def blocks_not_carried(original: Any, sums: Any, norms: Any) -> Any:
+    """Each block begins anew."""
+    return original(sums=sums - _before(sums, -3), norms=norms - _before(norms, -2))
+
+
+@mutant(CAUSAL, of="linear.read_sums", red="linear_attention-causal_blocks:*")
+def blocks_not_added_up(original: Any, sums: Any, norms: Any) -> Any:
+    """The sums before a block are those of the last block alone."""
+    return original(sums=sums - _before(sums, -3, -1), norms=norms - _before(norms, -2, -1))
+
+
+@mutant("linear_attention_step-*", of="linear_attention_step", red="*:*", green=NOTHING + " *:{sums,norms}")
+def context_of_the_steps_before(original: Any, queries: Any, sums: Any, norms: Any) -> Any:
+    """The context of a step is that of the sums before it."""
+    _, *updated = original()
+    return read_sums(feature_map(queries), sums, norms), *updated
