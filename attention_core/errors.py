@@ -62,7 +62,7 @@ ADVICE = {
     "output_size": "Outputs and their dropout mask have hidden_size features for each direction.",
     "both_outputs": "A bridge takes the outputs of a bidirectional encoder: 2 hidden_size features.",
     "both_states": "A bridge takes the state of a bidirectional encoder, with the same hidden_size and cell.",
-    "one": "A single step and greedy decoding take a mask with one row: (batch, 1, keys).",
+    "one": "Give a mask with one row, which is the same for every query: (batch, 1, keys).",
 }
 
 HIDING = ("key_padding_mask",)

@@ -63,6 +63,19 @@ def query_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[str, 
         )
 
 
+def column_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse more keys than the layer has positions.
+
+    Raises: ShapeError.
+    """
+    num_keys, positions = axes.get("keys", 0), given["num_positions"]
+    if num_keys > positions:
+        raise ShapeError(
+            f"{title}: num_keys is {num_keys} but num_positions is {positions}. "
+            "Give only the first keys, or make the layer with a position for each key."
+        )
+
+
 def heads_in_groups(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
     """Refuse heads of queries that key heads cannot share evenly.
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from attention_core.operators import (
     attention,
+    compressed,
     decoders,
     encoders,
     feed_forward,
@@ -44,6 +45,7 @@ OF_FILES: dict[str, Sequence[Operator | Layer]] = {
         hard,
         regression,
         multi_head,
+        compressed,
         positions,
         normalization,
         feed_forward,

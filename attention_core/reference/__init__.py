@@ -11,6 +11,7 @@ No random numbers are drawn: whatever the option dropout says, what is dropped i
 
 from attention_core.reference import (
     attention,
+    compressed,
     decoders,
     encoders,
     feed_forward,
@@ -33,6 +34,7 @@ from attention_core.reference import (
     translation,
 )
 from attention_core.reference.attention import *
+from attention_core.reference.compressed import *
 from attention_core.reference.decoders import *
 from attention_core.reference.encoders import *
 from attention_core.reference.feed_forward import *
@@ -56,6 +58,7 @@ from attention_core.reference.translation import *
 
 __all__ = [
     *attention.__all__,
+    *compressed.__all__,
     *decoders.__all__,
     *encoders.__all__,
     *feed_forward.__all__,

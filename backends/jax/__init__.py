@@ -7,6 +7,7 @@ if absence("jax"):
 
 from backends.jax import (
     attention,
+    compressed,
     decoders,
     encoders,
     feed_forward,
@@ -29,6 +30,7 @@ from backends.jax import (
     translation,
 )
 from backends.jax.attention import *
+from backends.jax.compressed import *
 from backends.jax.decoders import *
 from backends.jax.encoders import *
 from backends.jax.feed_forward import *
@@ -52,6 +54,7 @@ from backends.jax.translation import *
 
 __all__ = [
     *attention.__all__,
+    *compressed.__all__,
     *decoders.__all__,
     *encoders.__all__,
     *feed_forward.__all__,

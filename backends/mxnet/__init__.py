@@ -22,6 +22,7 @@ from mxnet import npx
 
 from backends.mxnet import (
     attention,
+    compressed,
     decoders,
     encoders,
     feed_forward,
@@ -44,6 +45,7 @@ from backends.mxnet import (
     translation,
 )
 from backends.mxnet.attention import *
+from backends.mxnet.compressed import *
 from backends.mxnet.decoders import *
 from backends.mxnet.encoders import *
 from backends.mxnet.feed_forward import *
@@ -69,6 +71,7 @@ npx.set_np()
 
 __all__ = [
     *attention.__all__,
+    *compressed.__all__,
     *decoders.__all__,
     *encoders.__all__,
     *feed_forward.__all__,

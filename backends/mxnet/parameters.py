@@ -25,7 +25,7 @@ PATHS = {
     **{f"{{layer}}.{name}": f"layers.{{layer}}.{name}" for name in ("W", "U", "b", "b_hn", "b_s")},
     **{f"{{layer}}.backward.{name}": f"backward_layers.{{layer}}.{name}" for name in ("W", "U", "b", "b_hn")},
     "embedding": "embedding.weight",
-    "P": "P.weight",
+    **{name: f"{name}.weight" for name in "PEF"},
     **{f"{layer}.W": f"{layer}.weight" for layer in ("dense", "readout")},
     **{f"{layer}.b": f"{layer}.bias" for layer in ("dense", "readout")},
     **{f"b_{of}": f"W_{of}.bias" for of in "qkvo123"},

@@ -22,6 +22,7 @@ if keras.backend.backend() != "tensorflow":
 
 from backends.tf import (
     attention,
+    compressed,
     decoders,
     encoders,
     feed_forward,
@@ -44,6 +45,7 @@ from backends.tf import (
     translation,
 )
 from backends.tf.attention import *
+from backends.tf.compressed import *
 from backends.tf.decoders import *
 from backends.tf.encoders import *
 from backends.tf.feed_forward import *
@@ -67,6 +69,7 @@ from backends.tf.translation import *
 
 __all__ = [
     *attention.__all__,
+    *compressed.__all__,
     *decoders.__all__,
     *encoders.__all__,
     *feed_forward.__all__,

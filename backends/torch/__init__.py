@@ -7,6 +7,7 @@ if absence("torch"):
 
 from backends.torch import (
     attention,
+    compressed,
     decoders,
     encoders,
     feed_forward,
@@ -29,6 +30,7 @@ from backends.torch import (
     translation,
 )
 from backends.torch.attention import *
+from backends.torch.compressed import *
 from backends.torch.decoders import *
 from backends.torch.encoders import *
 from backends.torch.feed_forward import *
@@ -52,6 +54,7 @@ from backends.torch.translation import *
 
 __all__ = [
     *attention.__all__,
+    *compressed.__all__,
     *decoders.__all__,
     *encoders.__all__,
     *feed_forward.__all__,

@@ -42,8 +42,9 @@ LARGE = (
     "ConcatAttention",
     "LocationAttention",
     "KernelAttention",
+    "LowRankAttention",
 )
-"""Layers with a case of large scores, whose inputs `large_layer_inputs` makes."""
+"""Layers with a case of large scores; those of a layer with a score of its own are by `large_layer_inputs`."""
 WITHOUT_LARGE = ("CosineAttention", "LocalAttention", "HardAttention", "MultiHeadAttention")
 """Layers without a case of large scores: those of cosines are bounded; the others score as a layer that has one."""
 

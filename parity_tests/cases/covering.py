@@ -149,7 +149,7 @@ EVERY_MASK = ("attention_mask", "masked_softmax")
 
 FAMILIES = {
     **{file: file for file in OF_FILES},
-    **dict.fromkeys(("attention", "local", "hard", "multi_head", "regression", "positions"), "layers"),
+    **dict.fromkeys(("attention", "local", "hard", "multi_head", "compressed", "regression", "positions"), "layers"),
     **dict.fromkeys(("normalization", "feed_forward", "transformer_layers"), "transformer"),
     "encoders": "recurrent",
 }

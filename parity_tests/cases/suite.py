@@ -12,6 +12,7 @@ from attention_core.operators.training import UPDATES
 from parity_tests.cases import (
     attention,
     choices,
+    compressed,
     covering,
     decoders,
     linear,
@@ -40,7 +41,10 @@ def all_cases(pairs: Sequence[corpus.Pair] | None = None, trained: bool = False)
     return [*_made(tuple(pairs or corpus.dates(8))), *(training.cases() if trained else ())]
 
 
-FAMILIES = (masking, scoring, linear, attention, choices, multi_head, positions, transformer, recurrent, decoders)
+FAMILIES = (
+    *(masking, scoring, linear, attention, choices, multi_head, compressed),
+    *(positions, transformer, recurrent, decoders),
+)
 """The modules of cases that need nothing but the specification."""
 
 

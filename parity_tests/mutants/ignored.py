@@ -111,6 +111,14 @@ ignored(
     red="MultiHeadAttention-bias_{keys,heads,all}:*",
     green="*:gradient_b_{k,v,o}",
 )
+ignored("low_rank_scale_ignored", "LowRankAttention", "scale", red="LowRankAttention-scale:*")
+ignored(
+    "low_rank_dropout_ignored",
+    "LowRankAttention.call",
+    "dropout_mask",
+    red="LowRankAttention-dropout:*",
+    green="*:weights",
+)
 ignored("cosine_layer_unscaled", "CosineAttention", "scale", red="CosineAttention-scale:*")
 ignored(
     "width_of_the_layer_ignored",

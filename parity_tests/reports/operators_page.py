@@ -21,6 +21,7 @@ TITLES = {
     "hard": "Attention to one key",
     "regression": "Kernel regression",
     "multi_head": "Attention with several heads",
+    "compressed": "Attention to a memory that is shorter than the input",
     "positions": "Positions",
     "normalization": "Normalization",
     "feed_forward": "Feed-forward networks",

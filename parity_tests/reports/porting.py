@@ -223,6 +223,15 @@ PORTING: dict[str, Porting] = {
             "minus their cross-entropy.",
         ),
     ),
+    "LowRankAttention": Porting(
+        ("Linformer attention", "linear attention with projected keys"),
+        (
+            "In code that shares one projection of all keys and values, E and F are the same array; where it is shared "
+            "by heads or layers, the paper's E_i are equal.",
+            "A causal mask has no meaning here: every sum contains later positions.",
+            "Where padding is not cleared before it is summed, as in most ports, an answer depends on its contents.",
+        ),
+    ),
     "NadarayaWatson": Porting(
         ("kernel regression", "kernel smoother", "attention pooling of d2l"),
         ("With learned=True, the initial w is 1/width. If the training queries are the keys, mask each query's key.",),

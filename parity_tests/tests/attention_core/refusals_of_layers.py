@@ -20,6 +20,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Translator": TRANSLATOR,
     "HardAttention": {"query_size": 9, "key_size": 10},
     "MultiHeadAttention": {"query_size": 9, "num_heads": 3},
+    "LowRankAttention": {"num_positions": 8, "rank": 3},
     "NadarayaWatson": {},
     "LearnedPositions": {"num_positions": 7, "features": 4},
     "SinusoidalPositions": {"features": 4},
@@ -67,6 +68,28 @@ LAYERS: Table = {
             lambda layer, a: layer(a(2, 5, 9), a(2, 7, 4), a(2, 7, 6)),
             "LocationAttention: num_keys is 7 but queries has 6 positions. Score only the first keys, or make the "
             "layer with a position for each key.",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 4), a(2, 9, 4), a(2, 9, 6)),
+            "LowRankAttention: num_keys is 9 but num_positions is 8. Give only the first keys, or make the layer with "
+            "a position for each key.",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 4), a(2, 7, 4), a(2, 7, 6), a(2, 5, dtype=I)),
+            "LowRankAttention: valid_lens has 2 axes, expected (batch,). Shapes: queries=(2, 5, 4), keys=(2, 7, 4), "
+            "values=(2, 7, 6), valid_lens=(2, 5).",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 4), a(2, 7, 4), a(2, 7, 6), None, a(2, 5, 7, dtype=bool)),
+            "LowRankAttention: axis 'one' is 5 in mask but 1 in the layer. Give a mask with one row, which is the same "
+            "for every query: (batch, 1, keys). Shapes: queries=(2, 5, 4), keys=(2, 7, 4), values=(2, 7, 6), "
+            "mask=(2, 5, 7).",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 4), a(2, 7, 4), a(2, 7, 6), None, a(2, 7, dtype=bool)),
+            "LowRankAttention: mask has 2 axes, expected (batch, one, keys) or (batch, heads, one, keys). Give "
+            "mask[:, None, :] if its axes are (batch, keys). Shapes: queries=(2, 5, 4), keys=(2, 7, 4), "
+            "values=(2, 7, 6), mask=(2, 7).",
         ),
         (
             lambda layer, a: layer(a(3, 9, dtype=I), a(3, 7, 6), a(2, 3, 5)),
@@ -167,8 +190,8 @@ LAYERS: Table = {
             lambda layer, a: layer.step(
                 a(3, dtype=I), a(2, 3, 5), layer.prepare(a(3, 8, 6), None, a(3, 4, 8, dtype=bool))
             ),
-            "BahdanauDecoder.step: axis 'one' is 4 in memory.mask but 1 in the layer. A single step and greedy "
-            "decoding take a mask with one row: (batch, 1, keys). Shapes: tokens=(3,), state=(2, 3, 5), "
+            "BahdanauDecoder.step: axis 'one' is 4 in memory.mask but 1 in the layer. Give a mask with one row, "
+            "which is the same for every query: (batch, 1, keys). Shapes: tokens=(3,), state=(2, 3, 5), "
             "memory.keys=(3, 8, 8), memory.values=(3, 8, 6), memory.mask=(3, 4, 8).",
         ),
     ],

@@ -82,6 +82,16 @@ def test_location_attention_weighs_positions_and_kernel_attention_near_keys():
     assert_allclose(kernel(query, keys, values)[1], [[[near, 1 - near]]], rtol=1e-14)
 
 
+def test_low_rank_attention_attends_to_sums_of_the_open_keys():
+    layer = reference.LowRankAttention(3, 2, scale=1.0)
+    weights = {"E": np.array([[1.0, 2.0, 9.0], [0.0, 1.0, 9.0]]), "F": np.array([[1.0, 1.0, 9.0], [3.0, 0.0, 9.0]])}
+    reference.set_parameters(layer, weights)
+    keys, values = np.log([[[2.0], [3.0], [np.nan]]]), np.array([[[1.0, 0.0], [0.0, 1.0], [np.nan, np.inf]]])
+    context, seen = layer(np.array([[[1.0]]]), keys, values, np.array([2]))
+    assert_allclose(seen, [[[18 / 21, 3 / 21]]], rtol=1e-14)  # exp(ln 2 + 2 ln 3) and exp(ln 3)
+    assert_allclose(context, [[[27 / 21, 18 / 21]]], rtol=1e-14)
+
+
 def test_concat_attention_is_additive_attention_with_the_halves_of_its_matrix():
     concat, additive = reference.ConcatAttention(4, 6, 5), reference.AdditiveAttention(4, 6, 5)
     matrix, v = uniform("W", (5, 10)), uniform("v", (5,))
@@ -172,7 +182,10 @@ def test_causal_linear_attention_is_a_recurrent_network(name: str):
         assert_allclose(context, expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", [layer.name for layer in LAYERS if layer.name.endswith("Attention")])
+EXTENDED = [layer.name for layer in LAYERS if any(method.name.endswith(".extend") for method in layer.methods)]
+
+
+@pytest.mark.parametrize("name", EXTENDED)
 def test_steps_in_the_room_of_a_memory_give_what_a_call_gives(name: str):
     """A call with the steps in their places, of which the last is beyond the last key."""
     (case,) = select(all_cases(), f"{name}-extended_at")

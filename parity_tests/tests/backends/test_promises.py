@@ -152,12 +152,16 @@ def test_a_second_backward_is_bitwise_equal(backend: SimpleNamespace, case_id: s
     assert [one.tobytes() for one in first] == [other.tobytes() for other in second]
 
 
+LAYERS_WITH_A_MEMORY = [
+    layer.name for layer in LAYERS if any(method.name.endswith(".extend") for method in layer.methods)
+]
+
 CLOSED = [
     f"{operator}-{prefix}fully_masked"
     for operator in (
         "masked_softmax",
         "attention_pooling",
-        *(layer.name for layer in LAYERS if layer.name.endswith("Attention")),
+        *LAYERS_WITH_A_MEMORY,
         "NadarayaWatson",
     )
     for prefix in ("", "predictive_")[: 2 if operator == "LocalAttention" else 1]
@@ -183,6 +187,19 @@ def test_a_sequence_without_an_open_key_gets_zero_from_linear_attention(backend:
     found = answers(backend, case, "float32")
     for name in ("output 0", "gradient queries", "gradient keys", "gradient values"):
         assert (found[name][0] == 0).all() and (found[name][1] != 0).any(), name
+
+
+def test_sums_that_are_the_keys_themselves_make_dot_product_attention(backend: SimpleNamespace):
+    arrays = (uniform(name, shape) for name, shape in (("q", (2, 5, 4)), ("k", (2, 7, 4)), ("v", (2, 7, 6))))
+    given = [backend.runtime.from_numpy(array) for array in arrays]
+    dot, low_rank = (
+        backend.runtime.build(getattr(backend.package, name), config, "float64")
+        for name, config in (("DotProductAttention", {}), ("LowRankAttention", {"num_positions": 7, "rank": 7}))
+    )
+    backend.package.set_parameters(low_rank, {"E": np.eye(7), "F": np.eye(7)})
+    for actual, expected in zip(low_rank(*given), dot(*given), strict=True):
+        actual, expected = map(backend.runtime.to_numpy, (actual, expected))
+        np.testing.assert_allclose(actual, expected, rtol=1e-14, atol=1e-15)
 
 
 def test_the_gradient_of_a_hidden_key_is_zero(backend: SimpleNamespace):
@@ -282,9 +299,6 @@ def test_an_offset_may_be_a_number_an_array_or_a_list(backend: SimpleNamespace):
     each = arrays.from_numpy(np.array([2, -1], np.int8))
     assert opened([2, -1]) == opened(each) == [[3, 4, 5], [0, 1, 2]]
     assert opened(None) == [[1, 2, 3]]
-
-
-LAYERS_WITH_A_MEMORY = [layer.name for layer in LAYERS if layer.name.endswith("Attention")]
 
 
 @pytest.mark.parametrize("name", LAYERS_WITH_A_MEMORY)

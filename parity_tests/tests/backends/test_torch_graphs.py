@@ -106,6 +106,7 @@ LAYERS: dict[str, Graphed] = {
     "HardAttention": attending(lambda: attention.HardAttention(8, 8)),
     "MultiHeadAttention": attending(lambda: attention.MultiHeadAttention(8, 2)),
     "MultiHeadAttention-additive": attending(lambda: attention.MultiHeadAttention(8, 2, score="additive")),
+    "LowRankAttention": attending(lambda: attention.LowRankAttention(65, 3)),
     "NadarayaWatson": Graphed(
         lambda: attention.NadarayaWatson(),
         lambda keys: (drawn("queries", 2, 3), drawn("keys", 2, keys), drawn("values", 2, keys), torch.tensor(LENS)),

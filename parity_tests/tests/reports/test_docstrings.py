@@ -81,6 +81,7 @@ SIZES = {
     "right": 2,
     "size": 2,
     "stride": 2,
+    "rank": 3,
 }
 """What the examples of docstrings name, and the axes of their arrays."""
 TYPES = {"floating": "float32", "integer": "int32", "boolean": "bool"}

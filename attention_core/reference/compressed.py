@@ -1,0 +1,123 @@
+"""Attention to a memory that is shorter than the input, in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention_core.operators.compressed import LOW_RANK_ATTENTION
+from attention_core.reference.arrays import Specified, align, promote
+from attention_core.reference.masking import open_keys
+from attention_core.reference.memory import Memory, zero_masked
+from attention_core.reference.pooling import pool
+from attention_core.reference.scoring import scaled_dot_score
+from attention_core.specification import Layer
+
+__all__ = ["LowRankAttention"]
+
+
+class ShortenedAttention(Specified):
+    """Base class of the layers that shorten keys and values, and attend to them by scaled inner products."""
+
+    def __call__(
+        self,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        need_weights: bool = True,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Shorten the keys and values, and attend to what they become.
+
+        context, weights = attention_pooling(scaled_dot_score(queries, E keys), F values)
+        (E keys)[r] = sum over open j of E[r, j] keys[j]
+        (F values)[r] = sum over open j of F[r, j] values[j]
+
+        A shortened key mixes positions, so that lengths and mask are the same for all queries. A sequence without an
+        open key gets weights and context 0. A hidden key and value, NaN and inf included, counts as 0, and gets
+        gradient 0.
+
+        Args:
+            queries: (batch, [heads], queries, features); query vectors
+            keys: (batch, [heads], keys, features); key vectors, one for each value
+            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is
+                open, to all queries; combined with valid_lens by logical and
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            dropout_mask (default None): (batch, [heads], queries, rank); factor of each weight: 0 or 1/(1 - rate)
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, rank); probabilities over the shortened keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: more keys than the layer has positions
+        Example:
+            layer = attention.LowRankAttention(num_positions, rank)
+            context, weights = layer(queries, keys, values, valid_lens)
+        """
+        self._check(
+            "call",
+            need_weights=need_weights,
+            queries=queries,
+            keys=keys,
+            values=values,
+            valid_lens=valid_lens,
+            mask=mask,
+            dropout_mask=dropout_mask,
+        )
+        mask = np.ones((1,) * min(keys.ndim, 4), bool) if mask is None else mask
+        memory = self._shortened(*zero_masked(promote(keys), promote(values), valid_lens, mask))
+        scores = scaled_dot_score(promote(queries), memory.keys, scale=self.sizes["scale"])
+        context, weights = pool(scores, memory.values, open_keys(scores, None, memory.mask), dropout_mask)
+        return context, weights if need_weights else None
+
+    def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
+        """Shorten keys and values whose hidden ones are 0, and their mask, which is the same for all queries."""
+        raise NotImplementedError
+
+
+class LowRankAttention(ShortenedAttention):
+    """Attention to weighted sums of the keys and values over their positions, as many as rank.
+
+    context, weights = attention_pooling(scaled_dot_score(queries, E keys), F values)
+    (E keys)[r] = sum over open j of E[r, j] keys[j]
+    (F values)[r] = sum over open j of F[r, j] values[j]
+
+    There may be fewer keys than num_positions, but not more: the first columns of E and F count. The cost is linear in
+    the number of keys.
+
+    Args:
+        num_positions: positions that have a weight: the maximum number of keys
+        rank: number of sums that queries attend to
+        scale (default None): factor of the scores; 1/√features if None
+        dropout (default 0.0): dropout rate of the weights in training
+    Parameters:
+        E: (rank, num_positions), weights of the keys by position
+        F: (rank, num_positions), weights of the values by position
+        scored.*: the DotProductAttention to the sums, which has none
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Wang et al. 2020, section 4, arXiv:2006.04768
+    Example:
+        layer = attention.LowRankAttention(num_positions, rank)
+        context, weights = layer(queries, keys, values)
+    """
+
+    specification: Layer = LOW_RANK_ATTENTION
+
+    def __init__(self, num_positions: int, rank: int, *, scale: float | None = None, dropout: float = 0.0) -> None:
+        super().__init__(num_positions=num_positions, rank=rank, scale=scale, dropout=dropout)
+
+    def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
+        """Give E keys and F values, all of them open where any key is."""
+        E, F = (align(self.parameters[name][..., : keys.shape[-2]], 2, keys.ndim) for name in "EF")
+        opened = np.any(mask, axis=-1, keepdims=True)
+        return Memory(E @ keys, F @ values, np.repeat(opened, self.sizes["rank"], axis=-1))

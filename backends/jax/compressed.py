@@ -1,0 +1,137 @@
+"""Attention to a memory that is shorter than the input, in JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from attention_core.operators.compressed import LOW_RANK_ATTENTION
+from backends.jax.arrays import Lengths
+from backends.jax.attention import attention_layer
+from backends.jax.memory import Memory, zero_masked
+from backends.jax.module import Specified, at_dtype, cast, drawn
+
+__all__ = ["LowRankAttention"]
+
+
+class ShortenedAttention(Specified):
+    """Base class of the layers that shorten keys and values, and attend to them by scaled inner products."""
+
+    def __init__(self, rngs: nnx.Rngs, dtype: DTypeLike | None, param_dtype: DTypeLike, **options: Any) -> None:
+        super().__init__(dtype, **options)
+        self.scored = attention_layer(
+            self.specification.inside(self.sizes)["scored"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
+        )
+
+    @at_dtype
+    def __call__(
+        self,
+        queries: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        valid_lens: Lengths | None = None,
+        mask: jax.Array | None = None,
+        *,
+        need_weights: bool = True,
+        dropout_mask: jax.Array | None = None,
+    ) -> tuple[jax.Array, jax.Array | Any]:
+        """Shorten the keys and values, and attend to what they become.
+
+        context, weights = attention_pooling(scaled_dot_score(queries, E keys), F values)
+        (E keys)[r] = sum over open j of E[r, j] keys[j]
+        (F values)[r] = sum over open j of F[r, j] values[j]
+
+        A shortened key mixes positions, so that lengths and mask are the same for all queries. A sequence without an
+        open key gets weights and context 0. A hidden key and value, NaN and inf included, counts as 0, and gets
+        gradient 0.
+
+        Args:
+            queries: (batch, [heads], queries, features); query vectors
+            keys: (batch, [heads], keys, features); key vectors, one for each value
+            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is
+                open, to all queries; combined with valid_lens by logical and
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            dropout_mask (default None): (batch, [heads], queries, rank); factor of each weight: 0 or 1/(1 - rate)
+        Returns:
+            context: (batch, [heads], queries, value_features); weighted averages of the values
+            weights: (batch, [heads], queries, rank); probabilities over the shortened keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: more keys than the layer has positions
+        Example:
+            layer = attention.LowRankAttention(num_positions, rank, rngs=nnx.Rngs(0))
+            context, weights = layer(queries, keys, values, valid_lens)
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        mask = jnp.ones((1,) * keys.ndim, bool) if mask is None else mask
+        memory = self._shortened(*zero_masked(keys, values, valid_lens, mask))
+        return self.scored._attend(queries, memory, **options)
+
+    def _shortened(self, keys: jax.Array, values: jax.Array, mask: jax.Array | Any) -> Memory:
+        """Shorten keys and values whose hidden ones are 0, and their mask, which is the same for all queries."""
+        raise NotImplementedError
+
+
+class LowRankAttention(ShortenedAttention):
+    """Attention to weighted sums of the keys and values over their positions, as many as rank.
+
+    context, weights = attention_pooling(scaled_dot_score(queries, E keys), F values)
+    (E keys)[r] = sum over open j of E[r, j] keys[j]
+    (F values)[r] = sum over open j of F[r, j] values[j]
+
+    There may be fewer keys than num_positions, but not more: the first columns of E and F count. The cost is linear in
+    the number of keys.
+
+    Args:
+        num_positions: positions that have a weight: the maximum number of keys
+        rank: number of sums that queries attend to
+        scale (default None): factor of the scores; 1/√features if None
+        dropout (default 0.0): dropout rate of the weights in training
+        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
+            parameters, and inputs of another one are refused
+        param_dtype: floating type of the parameters
+        rngs: streams of random numbers, for the first values of the parameters and for dropout
+    Parameters:
+        E: (rank, num_positions), weights of the keys by position
+        F: (rank, num_positions), weights of the values by position
+        scored.*: the DotProductAttention to the sums, which has none
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Wang et al. 2020, section 4, arXiv:2006.04768
+    Example:
+        layer = attention.LowRankAttention(num_positions, rank, rngs=nnx.Rngs(0))
+        context, weights = layer(queries, keys, values)
+    """
+
+    specification = LOW_RANK_ATTENTION
+
+    def __init__(
+        self,
+        num_positions: int,
+        rank: int,
+        *,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        super().__init__(rngs, dtype, param_dtype, num_positions=num_positions, rank=rank, scale=scale, dropout=dropout)
+        self.E = drawn((rank, num_positions), num_positions, param_dtype, rngs)
+        self.F = drawn((rank, num_positions), num_positions, param_dtype, rngs)
+
+    def _shortened(self, keys: jax.Array, values: jax.Array, mask: jax.Array | Any) -> Memory:
+        """Give E keys and F values, all of them open where any key is."""
+        E, F = (cast(weights, keys)[:, : keys.shape[-2]] for weights in (self.E, self.F))
+        opened = jnp.any(mask, axis=-1, keepdims=True)
+        return Memory(E @ keys, F @ values, jnp.repeat(opened, self.sizes["rank"], axis=-1))

@@ -1,0 +1,67 @@
+"""Wrong attention to a memory that is shorter than the input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from parity_tests.mutants.mutant import mutant
+from parity_tests.mutants.shared import with_parameters
+
+SUMS = "compressed.LowRankAttention._shortened"
+
+
+@mutant(
+    "LowRankAttention-{open,lens_and_mask,no_keys}",
+    of=SUMS,
+    red="LowRankAttention-{open,lens_and_mask}:*",
+    green="*:weights",
+)
+def values_summed_as_keys(original: Any, self: Any) -> Any:
+    """The values are summed by the weights of the keys."""
+    with with_parameters(self, F=self.parameters["E"]):
+        return original()
+
+
+@mutant(
+    "LowRankAttention-{open,every_position}",
+    of=SUMS,
+    red="LowRankAttention-open:*",
+)
+def sums_by_the_last_columns(original: Any, self: Any, keys: Any) -> Any:
+    """The weights of the last positions count where there are fewer keys than positions."""
+    first = self.sizes["num_positions"] - keys.shape[-2]
+    with with_parameters(self, **{name: np.roll(self.parameters[name], -first, axis=-1) for name in "EF"}):
+        return original()
+
+
+@mutant(
+    "LowRankAttention-{none,ragged,hidden_nan,fully_masked}",
+    of="compressed.zero_masked",
+    red="LowRankAttention-{ragged,hidden_nan,fully_masked}:*",
+)
+def padding_summed(original: Any, keys: Any, values: Any) -> Any:
+    """Hidden keys and values are in the sums, too."""
+    return original()._replace(keys=keys, values=values)
+
+
+@mutant(
+    "LowRankAttention-{none,heads_mask,fully_masked,no_keys}",
+    of=SUMS,
+    red="LowRankAttention-{heads_mask,fully_masked,no_keys}:weights",
+)
+def sums_of_nothing_averaged(original: Any) -> Any:
+    """Sums are attended to where no key is open."""
+    memory = original()
+    return memory._replace(mask=np.ones_like(memory.mask))
+
+
+@mutant(
+    "LowRankAttention-{none,lens_and_mask,fully_masked}",
+    of=SUMS,
+    red="LowRankAttention-{lens_and_mask,fully_masked}:*",
+)
+def sums_hidden_as_keys(original: Any, self: Any, mask: Any) -> Any:
+    """The mask of the first keys is taken for that of the sums."""
+    return original()._replace(mask=mask[..., : self.sizes["rank"]])
