@@ -14,6 +14,7 @@ CHO_CONTEXT = "Cho et al. 2014, section 2.2, arXiv:1406.1078; the last output in
 GRAVES = "Graves et al. 2014, section 3.3.1, arXiv:1410.5401"
 HOCHREITER = "Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000"
 KATHAROPOULOS = "Katharopoulos et al. 2020"
+LEE = "Lee et al. 2019, section 3.1, arXiv:1810.00825, without its residual connections and feed-forward network"
 LIU = "Liu et al. 2018, section 4.2.4, arXiv:1801.10198"
 LONGFORMER = "Beltagy et al. 2020, section 3.1, arXiv:2004.05150"
 LUONG = "Luong et al. 2015, section 3.1, arXiv:1508.04025"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attention_core.operators.attention import DOT_PRODUCT_ATTENTION
+from attention_core.operators.attention import _QUERY_SIZE, DOT_PRODUCT_ATTENTION
 from attention_core.operators.common import (
     CONTEXT,
     DROPOUT,
     DROPOUT_MASK,
+    LEE,
     MASK,
     NEED_WEIGHTS,
     SCALE,
@@ -17,8 +18,9 @@ from attention_core.operators.common import (
     WANG,
     WEIGHTS,
 )
+from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION
 from attention_core.rules import column_for_each_key
-from attention_core.specification import Layer, Operator, Option, Parameter, Part, Rule, Sizes, Tensor
+from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Rule, Sizes, Tensor
 
 _LENS = replace(VALID_LENS, axes=("batch",))
 _ONE_MASK = replace(
@@ -103,4 +105,86 @@ LOW_RANK_ATTENTION = Layer(
     ),
 )
 
-OPERATORS = (LOW_RANK_ATTENTION,)
+# ------------------------------------------------------------------------------------------------ inducing points
+
+_INDUCED_FORMULA = "context, weights = spread(queries, memory, memory);  memory = gather(inducing, keys, values)"
+_INDUCING_AXES = ("batch", "heads", "num_inducing", "keys")
+_SPREAD_AXES = ("batch", "heads", "queries", "num_inducing")
+_MULTI_HEAD = {option.name: option for option in MULTI_HEAD_ATTENTION.options}
+
+
+def _induced_sizes(config: Config) -> Sizes:
+    key_size = config["key_size"] or config["query_size"]
+    sizes = {"hidden_size": config["hidden_size"] or config["query_size"], "heads": config["num_heads"], "one": 1}
+    return {**config, **sizes, "key_size": key_size, "value_size": config["value_size"] or key_size}
+
+
+def _induced_inside(sizes: Sizes) -> dict[str, Part]:
+    common = {name: sizes[name] for name in ("query_size", "num_heads", "hidden_size", "dropout")}
+    of_keys = {name: sizes[name] for name in ("key_size", "value_size")}
+    return {"gather": Part(MULTI_HEAD_ATTENTION, {**common, **of_keys}), "spread": Part(MULTI_HEAD_ATTENTION, common)}
+
+
+INDUCED_ATTENTION = Layer(
+    name="InducedAttention",
+    summary="Attention by way of a few learned queries, the inducing points, that attend to the keys instead.",
+    formula=_INDUCED_FORMULA,
+    source=LEE,
+    options=(
+        _QUERY_SIZE,
+        _MULTI_HEAD["num_heads"],
+        Option("num_inducing", "int", "number of inducing points"),
+        _MULTI_HEAD["key_size"],
+        _MULTI_HEAD["value_size"],
+        _MULTI_HEAD["hidden_size"],
+        DROPOUT,
+    ),
+    parameters=(Parameter("inducing", ("num_inducing", "query_size"), "the inducing points", "hidden_size"),),
+    methods=(
+        Operator(
+            name="InducedAttention.call",
+            summary="Let the inducing points attend to the keys, and the queries to what these have gathered.",
+            formula=_INDUCED_FORMULA,
+            source=LEE,
+            tensors=(
+                Tensor("queries", ("batch", "queries", "query_size"), "query vectors"),
+                Tensor("keys", ("batch", "keys", "key_size"), "key vectors, one for each value"),
+                Tensor("values", ("batch", "keys", "value_size"), "value vectors, one for each key"),
+                _LENS,
+                replace(_ONE_MASK, axes=("batch", "one", "keys")),
+            ),
+            options=(NEED_WEIGHTS,),
+            keyword_tensors=(
+                Tensor(
+                    "gather_dropout_mask",
+                    _INDUCING_AXES,
+                    "factor of each weight of gather: 0 or 1/(1 - rate)",
+                    optional=True,
+                ),
+                Tensor("dropout_mask", _SPREAD_AXES, "factor of each weight of spread, likewise", optional=True),
+            ),
+            outputs=(
+                Tensor("context", ("batch", "queries", "query_size"), "the averages that spread returns"),
+                Tensor("weights", ("batch", "queries", "num_inducing"), "probabilities over the inducing points"),
+            ),
+            notes=(
+                "Lengths and mask are the same for all queries, which attend to the inducing points alone. In a "
+                "sequence without an open key, they attend to nothing: weights 0, and context b_o of spread. A hidden "
+                "key and value, NaN and inf included, have no effect and get gradient 0."
+            ),
+        ),
+    ),
+    complete=_induced_sizes,
+    own_shapes=lambda sizes: {"inducing": (sizes["num_inducing"], sizes["query_size"])},
+    inside=_induced_inside,
+    parts={
+        "gather": "the MultiHeadAttention of the inducing points to the keys",
+        "spread": "the MultiHeadAttention of the queries to what the inducing points have gathered",
+    },
+    notes=(
+        "query_size is the features of a query, of an inducing point, of what it has gathered, and of the context. The "
+        "weights are the mean of spread's heads. The cost is linear in the number of keys, and in that of queries."
+    ),
+)
+
+OPERATORS = (LOW_RANK_ATTENTION, INDUCED_ATTENTION)

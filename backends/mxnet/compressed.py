@@ -8,13 +8,15 @@ from typing import Any
 import mxnet as mx
 from mxnet import np, npx
 
-from attention_core.operators.compressed import LOW_RANK_ATTENTION
+from attention_core.operators.compressed import INDUCED_ATTENTION, LOW_RANK_ATTENTION
 from backends.mxnet.arrays import Lengths
 from backends.mxnet.attention import attention_layer
+from backends.mxnet.masking import _attention_mask
 from backends.mxnet.memory import Memory, zero_masked
-from backends.mxnet.module import Specified, initialise, linear
+from backends.mxnet.module import Specified, Uniform, initialise, linear
+from backends.mxnet.multi_head import MultiHeadAttention
 
-__all__ = ["LowRankAttention"]
+__all__ = ["LowRankAttention", "InducedAttention"]
 
 
 class ShortenedAttention(Specified):
@@ -147,6 +149,142 @@ class LowRankAttention(ShortenedAttention):
         E, F = (dense.weight.data(keys.ctx)[:, : keys.shape[-2]] for dense in (self.E, self.F))
         opened = np.any(mask, axis=-1, keepdims=True)
         return Memory(summed(E, keys), summed(F, values), np.repeat(opened, self.sizes["rank"], axis=-1))
+
+
+class InducedAttention(Specified):
+    """Attention by way of a few learned queries, the inducing points, that attend to the keys instead.
+
+    context, weights = spread(queries, memory, memory)
+    memory = gather(inducing, keys, values)
+
+    query_size is the features of a query, of an inducing point, of what it has gathered, and of the context. The
+    weights are the mean of spread's heads. The cost is linear in the number of keys, and in that of queries.
+
+    Args:
+        query_size: features of a query
+        num_heads: number of heads
+        num_inducing: number of inducing points
+        key_size (default None): features of a key; query_size if None
+        value_size (default None): features of a value; key_size if None
+        hidden_size (default None): features of all heads together; query_size if None
+        dropout (default 0.0): dropout rate of the weights in training
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict whose parameters are shared
+    Parameters:
+        inducing: (num_inducing, query_size), the inducing points
+        gather.*: the MultiHeadAttention of the inducing points to the keys
+        spread.*: the MultiHeadAttention of the queries to what the inducing points have gathered
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Lee et al. 2019, section 3.1, arXiv:1810.00825, without its residual connections and feed-forward network
+    Example:
+        layer = attention.InducedAttention(query_size, num_heads, num_inducing)
+        context, weights = layer(queries, keys, values)
+    """
+
+    specification = INDUCED_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        num_heads: int,
+        num_inducing: int,
+        *,
+        key_size: int | None = None,
+        value_size: int | None = None,
+        hidden_size: int | None = None,
+        dropout: float = 0.0,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            num_heads=num_heads,
+            num_inducing=num_inducing,
+            key_size=key_size,
+            value_size=value_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            prefix=prefix,
+            params=params,
+        )
+        parts, init = self.specification.inside(self.sizes), Uniform(self.sizes["hidden_size"] ** -0.5)
+        with self.name_scope():
+            self.inducing = self.params.get("inducing", shape=(num_inducing, query_size), dtype=dtype, init=init)
+            self.gather = MultiHeadAttention(**parts["gather"].config, dtype=dtype)
+            self.spread = MultiHeadAttention(**parts["spread"].config, dtype=dtype)
+        initialise(self)
+
+    def __call__(
+        self,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: Lengths | None = None,
+        mask: np.ndarray | None = None,
+        *,
+        need_weights: bool = True,
+        gather_dropout_mask: np.ndarray | None = None,
+        dropout_mask: np.ndarray | None = None,
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Let the inducing points attend to the keys, and the queries to what these have gathered.
+
+        context, weights = spread(queries, memory, memory)
+        memory = gather(inducing, keys, values)
+
+        Lengths and mask are the same for all queries, which attend to the inducing points alone. In a sequence without
+        an open key, they attend to nothing: weights 0, and context b_o of spread. A hidden key and value, NaN and inf
+        included, have no effect and get gradient 0.
+
+        Args:
+            queries: (batch, queries, query_size); query vectors
+            keys: (batch, keys, key_size); key vectors, one for each value
+            values: (batch, keys, value_size); value vectors, one for each key
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a key is open, to all
+                queries; combined with valid_lens by logical and
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            gather_dropout_mask (default None): (batch, heads, num_inducing, keys); factor of each weight of gather: 0
+                or 1/(1 - rate)
+            dropout_mask (default None): (batch, heads, queries, num_inducing); factor of each weight of spread,
+                likewise
+        Returns:
+            context: (batch, queries, query_size); the averages that spread returns
+            weights: (batch, queries, num_inducing); probabilities over the inducing points; None without need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+        Example:
+            layer = attention.InducedAttention(query_size, num_heads, num_inducing)
+            context, weights = layer(queries, keys, values, valid_lens)
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
+        given = {"queries": queries, "keys": keys, "values": values, "valid_lens": valid_lens, "mask": mask}
+        self._check("call", **given, **options, gather_dropout_mask=gather_dropout_mask)
+        return super().__call__(*given.values(), gather_dropout_mask, options)
+
+    def forward(
+        self,
+        queries: np.ndarray,
+        keys: np.ndarray,
+        values: np.ndarray,
+        valid_lens: Lengths | None,
+        mask: np.ndarray | None,
+        gather_dropout_mask: np.ndarray | None,
+        options: Mapping[str, Any],
+    ) -> tuple[np.ndarray, np.ndarray | Any]:
+        """Let the inducing points attend to the keys, and the queries to these points; Gluon enters here."""
+        mask = np.ones((1, 1, 1), dtype=bool, ctx=keys.ctx) if mask is None else mask
+        allowed: Any = _attention_mask(keys.shape[1], valid_lens, mask, keys.ctx)
+        inducing = np.broadcast_to(self.inducing.data(keys.ctx), (len(keys), *self.inducing.shape))
+        memory, _ = self.gather(
+            *(inducing, keys, values, None, allowed), need_weights=False, dropout_mask=gather_dropout_mask
+        )
+        return self.spread(queries, memory, memory, None, np.any(allowed, axis=-1, keepdims=True), **options)
 
 
 # ------------------------------------------------------------------------------------------------ particular to MXNet

@@ -7,14 +7,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from attention_core.operators.compressed import LOW_RANK_ATTENTION
+from attention_core.operators.compressed import INDUCED_ATTENTION, LOW_RANK_ATTENTION
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import attention_layer
-from backends.tf.masking import size
+from backends.tf.masking import _attention_mask, size
 from backends.tf.memory import Memory, zero_masked
 from backends.tf.module import Specified, chosen, drawn, joined
+from backends.tf.multi_head import MultiHeadAttention
 
-__all__ = ["LowRankAttention"]
+__all__ = ["LowRankAttention", "InducedAttention"]
 
 
 class ShortenedAttention(Specified):
@@ -148,3 +149,153 @@ class LowRankAttention(ShortenedAttention):
         E, F = (tf.cast(weights, keys.dtype)[:, : size(keys, -2)] for weights in (self.E, self.F))
         opened = tf.reduce_any(mask, axis=-1, keepdims=True)
         return Memory(tf.matmul(E, keys), tf.matmul(F, values), tf.repeat(opened, self.sizes["rank"], axis=-1))
+
+
+@keras.saving.register_keras_serializable(package="attention_parity")
+class InducedAttention(Specified):
+    """Attention by way of a few learned queries, the inducing points, that attend to the keys instead.
+
+    context, weights = spread(queries, memory, memory)
+    memory = gather(inducing, keys, values)
+
+    query_size is the features of a query, of an inducing point, of what it has gathered, and of the context. The
+    weights are the mean of spread's heads. The cost is linear in the number of keys, and in that of queries.
+
+    Args:
+        query_size: features of a query
+        num_heads: number of heads
+        num_inducing: number of inducing points
+        key_size (default None): features of a key; query_size if None
+        value_size (default None): features of a value; key_size if None
+        hidden_size (default None): features of all heads together; query_size if None
+        dropout (default 0.0): dropout rate of the weights in training
+        dtype: floating type of the parameters
+        name: the layer's name in Keras
+    Parameters:
+        inducing: (num_inducing, query_size), the inducing points
+        gather.*: the MultiHeadAttention of the inducing points to the keys
+        spread.*: the MultiHeadAttention of the queries to what the inducing points have gathered
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Lee et al. 2019, section 3.1, arXiv:1810.00825, without its residual connections and feed-forward network
+    Example:
+        layer = attention.InducedAttention(query_size, num_heads, num_inducing)
+        context, weights = layer(queries, keys, values)
+    """
+
+    specification = INDUCED_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        num_heads: int,
+        num_inducing: int,
+        *,
+        key_size: int | None = None,
+        value_size: int | None = None,
+        hidden_size: int | None = None,
+        dropout: float = 0.0,
+        dtype: str | tf.DType | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            num_heads=num_heads,
+            num_inducing=num_inducing,
+            key_size=key_size,
+            value_size=value_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            dtype=dtype,
+            name=name,
+        )
+        parts, policy = self.specification.inside(self.sizes), self.dtype_policy
+        self.inducing = drawn(self, "inducing", (num_inducing, query_size), self.sizes["hidden_size"])
+        with keras.name_scope(self.name, caller=self):
+            self.gather = MultiHeadAttention(**parts["gather"].config, dtype=policy, name="gather")
+            self.spread = MultiHeadAttention(**parts["spread"].config, dtype=policy, name="spread")
+            for layer in (self.gather, self.spread):
+                layer.build(None)
+
+    def __call__(
+        self,
+        queries: tf.Tensor,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        valid_lens: Lengths | None = None,
+        mask: tf.Tensor | None = None,
+        *,
+        need_weights: bool = True,
+        gather_dropout_mask: tf.Tensor | None = None,
+        dropout_mask: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+        """Let the inducing points attend to the keys, and the queries to what these have gathered.
+
+        context, weights = spread(queries, memory, memory)
+        memory = gather(inducing, keys, values)
+
+        Lengths and mask are the same for all queries, which attend to the inducing points alone. In a sequence without
+        an open key, they attend to nothing: weights 0, and context b_o of spread. A hidden key and value, NaN and inf
+        included, have no effect and get gradient 0.
+
+        Args:
+            queries: (batch, queries, query_size); query vectors
+            keys: (batch, keys, key_size); key vectors, one for each value
+            values: (batch, keys, value_size); value vectors, one for each key
+            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
+                valid_len; out-of-range lengths are clipped
+            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a key is open, to all
+                queries; combined with valid_lens by logical and
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            gather_dropout_mask (default None): (batch, heads, num_inducing, keys); factor of each weight of gather: 0
+                or 1/(1 - rate)
+            dropout_mask (default None): (batch, heads, queries, num_inducing); factor of each weight of spread,
+                likewise
+            training: whether dropout is active; by default the mode of the enclosing layer
+        Returns:
+            context: (batch, queries, query_size); the averages that spread returns
+            weights: (batch, queries, num_inducing); probabilities over the inducing points; None without need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+        Example:
+            layer = attention.InducedAttention(query_size, num_heads, num_inducing)
+            context, weights = layer(queries, keys, values, valid_lens)
+        """
+        options: dict[str, Any] = {
+            "need_weights": need_weights,
+            "gather_dropout_mask": gather_dropout_mask,
+            "dropout_mask": dropout_mask,
+        }
+        self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
+        return super().__call__(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
+
+    def call(
+        self,
+        queries: tf.Tensor,
+        keys: tf.Tensor,
+        values: tf.Tensor,
+        valid_lens: Lengths | None = None,
+        mask: tf.Tensor | None = None,
+        *,
+        need_weights: bool = True,
+        gather_dropout_mask: tf.Tensor | None = None,
+        dropout_mask: tf.Tensor | None = None,
+        training: bool | None = None,
+    ) -> tuple[tf.Tensor, tf.Tensor | Any]:
+        """Let the inducing points attend to the keys, and the queries to these points; Keras enters here."""
+        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask, **chosen(training)}
+        mask = joined(mask, keys, values)
+        mask = tf.ones((1, 1, 1), tf.bool) if mask is None else mask
+        allowed: Any = _attention_mask(size(keys, 1), valid_lens, mask)
+        inducing = tf.repeat(tf.cast(self.inducing, keys.dtype)[None], size(keys, 0), axis=0)
+        memory, _ = self.gather(
+            *(inducing, keys, values, None, allowed),
+            need_weights=False,
+            dropout_mask=gather_dropout_mask,
+            **chosen(training),
+        )
+        opened = tf.reduce_any(allowed, axis=-1, keepdims=True)
+        return self.spread(queries, memory, memory, None, opened, **options)

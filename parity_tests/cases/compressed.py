@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators.compressed import LOW_RANK_ATTENTION
+from attention_core.operators.compressed import INDUCED_ATTENTION, LOW_RANK_ATTENTION
 from attention_core.specification import Layer
 from parity_tests.cases.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, drawn_tensors, layer_case
 from parity_tests.cases.masking import ATTENTION, BATCH_LENS, EMPTY, some_mask, with_hidden
 
-SIZES = {**ATTENTION, "rank": 3, "heads": 9}
+SIZES = {**ATTENTION, "rank": 3, "heads": 9, "num_inducing": 4}
 LOW_RANK = {"num_positions": 8, "rank": 3}
+INDUCED = {"query_size": 9, "num_heads": 3, "num_inducing": 4, "key_size": 10, "value_size": 11, "hidden_size": 12}
+_WIDE = ("gather.W_q", "gather.W_k", "gather.W_v", "gather.W_o", "spread.W_q", "spread.W_k")
+APART = {"inducing": 6.0, **dict.fromkeys(_WIDE, 3.0)}
+"""Factors of parameters with which inducing points differ in what they gather, and in their weights."""
 NONE_OPEN = np.array([5, -1], np.int32)
 """Lengths that leave the second sequence without an open key."""
 
@@ -31,11 +35,11 @@ def open_inputs(plain: Arrays, sizes: Sizes) -> Arrays:
     return {**plain, "valid_lens": lens, "mask": mask}
 
 
-def shortened_cases(layer: Layer, config: Mapping[str, Any]) -> Iterator[Case]:
+def shortened_cases(layer: Layer, config: Mapping[str, Any], wide: Mapping[str, float] | None = None) -> Iterator[Case]:
     """What the layers that shorten keys and values have in common."""
-    base, case = partial(drawn_tensors, layer.method("call")), partial(layer_case, layer.name, config=config)
-    sizes = SIZES
-    plain, with_heads = base(sizes), base(sizes, heads=True)
+    base, sizes = partial(drawn_tensors, layer.method("call")), SIZES
+    case = partial(layer_case, layer.name, config=config, wide=wide)
+    plain = base(sizes)
     full = open_inputs(plain, sizes)
     masked = {**full, "mask": row_mask(sizes)}
     yield case("none", "Neither lengths nor mask.", plain)
@@ -45,15 +49,9 @@ def shortened_cases(layer: Layer, config: Mapping[str, Any]) -> Iterator[Case]:
     both = {**masked, "valid_lens": BATCH_LENS}
     yield case("lens_and_mask", "Lengths and a mask combine by and.", both, dtypes=DTYPES)
     yield case("fully_masked", "A sequence without an open key.", {**masked, "valid_lens": NONE_OPEN})
-    yield case("heads", "Heads, with one length for each sequence.", {**with_heads, "valid_lens": BATCH_LENS})
-    of_heads = row_mask(sizes, heads=True)
-    of_heads[1, 4] = False
-    shows = "Heads, each with its own mask, and one without an open key."
-    yield case("heads_mask", shows, {**with_heads, "valid_lens": BATCH_LENS, "mask": of_heads})
     for word, value in (("NaN", np.nan), ("inf", np.inf)):
         hidden = with_hidden({**full, "valid_lens": BATCH_LENS}, value, BATCH_LENS)
         yield case(f"hidden_{word.lower()}", f"{word} in keys and values that are hidden.", hidden)
-    yield case("scale", "Another scale.", full, config={**config, "scale": 0.375})
     for label, shows, axis, size in EMPTY:
         small = {**sizes, axis: size}
         yield case(label, shows, open_inputs(base(small), small), dtypes=EXACT)
@@ -61,10 +59,21 @@ def shortened_cases(layer: Layer, config: Mapping[str, Any]) -> Iterator[Case]:
     yield case("context", "The context alone.", both, options=context)
 
 
+def heads_cases(layer: Layer, config: Mapping[str, Any]) -> Iterator[Case]:
+    """What the layers that have a scale, and take keys and values with heads, have in common."""
+    base, case = partial(drawn_tensors, layer.method("call")), partial(layer_case, layer.name, config=config)
+    plain, mask = {**base(SIZES, heads=True), "valid_lens": BATCH_LENS}, row_mask(SIZES, heads=True)
+    mask[1, 4] = False
+    yield case("heads", "Heads, with one length for each sequence.", plain, dtypes=EXACT)
+    yield case("heads_mask", "Heads, each with its own mask, and one without an open key.", {**plain, "mask": mask})
+    yield case("scale", "Another scale.", open_inputs(base(SIZES), SIZES), config={**config, "scale": 0.375})
+
+
 def low_rank_cases() -> Iterator[Case]:
     """Sums of the keys over their positions."""
     layer, sizes = LOW_RANK_ATTENTION, SIZES
     yield from shortened_cases(layer, LOW_RANK)
+    yield from heads_cases(layer, LOW_RANK)
     base, case = partial(drawn_tensors, layer.method("call")), partial(layer_case, layer.name, config=LOW_RANK)
     full = open_inputs(base(sizes), sizes)
     dropout = draws.dropout_mask(layer.name, (sizes["batch"], sizes["queries"], sizes["rank"]), 0.3, SEED)
@@ -79,6 +88,24 @@ def low_rank_cases() -> Iterator[Case]:
     yield case("large", "Scores to ±2e6 with gaps of 1000 and more.", large, parameters=some)
 
 
+def induced_cases() -> Iterator[Case]:
+    """Inducing points between queries and keys."""
+    layer, sizes = INDUCED_ATTENTION, SIZES
+    yield from shortened_cases(layer, INDUCED, APART)
+    case = partial(layer_case, layer.name, config=INDUCED, wide=APART)
+    full = open_inputs(drawn_tensors(layer.method("call"), sizes), sizes)
+    axes = {"gather_dropout_mask": ("num_inducing", "keys"), "dropout_mask": ("queries", "num_inducing")}
+    for name, steps in axes.items():
+        shape = sizes["batch"], 3, *(sizes[axis] for axis in steps)
+        dropout = draws.dropout_mask(f"{layer.name}/{name}", shape, 0.3, SEED)
+        shows = "Dropout of what the inducing points gather." if "gather" in name else "Dropout of what queries get."
+        yield case(name.removesuffix("_mask"), shows, {**full, name: dropout})
+    same = {"query_size": 9, "num_heads": 3, "num_inducing": 4}
+    alike = {name: draws.uniform(f"induced/{name}", (2, 7, 9), 1.0, SEED) for name in ("keys", "values")}
+    yield case("one_size", "All of one size, the default.", {**full, **alike}, config=same)
+
+
 def cases() -> Iterator[Case]:
     """Every case of a memory that is shorter than the input."""
     yield from low_rank_cases()
+    yield from induced_cases()

@@ -309,6 +309,7 @@ UNSIZED: Mapping[str, tuple[str, ...]] = {
     "MultiHeadAttention": ("heads", "key_heads", "num_positions"),
     "LocalAttention": ("num_positions", "hidden_size"),
     "HardAttention": ("num_positions",),
+    "InducedAttention": ("heads",),
     "BahdanauDecoder": ("num_positions", "attention_size", "maxout_size", "memory_size"),
     "LuongDecoder": ("num_positions", "attention_size", "window", "memory_size"),
     "FixedContextDecoder": ("memory_size",),

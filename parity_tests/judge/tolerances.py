@@ -67,6 +67,7 @@ CANCELLING = (
     "difference of large sums, over all steps"
 )
 PROJECTED = "gradients pass the softmax and the tanh, and are sums over queries and keys"
+TWICE = "two attentions of several heads, one of which reads what the other returns"
 RECURRENT = "sums over batch and steps, of gates to which each step adds its rounding"
 TRAJECTORY = "a training is a recurrence over its steps, and each adds the rounding of its gradients"
 DIVIDED = (
@@ -80,6 +81,8 @@ SHORT = "a few sums of at most ten products, and one exponential"
 SHIFT = "a bias of the keys shifts all scores of a row; softmax is invariant to this: 0 up to rounding"
 
 SINGLE_KEY = "a single key has weight 1, whatever its score: terms cancel, and fused kernels add them in another order"
+
+GATHERED = "inducing points gather nearly the same: what decides between them is a small difference of large numbers"
 
 SUMMED = "one number, to which every pair of query and key adds a term of either sign: small beside the terms"
 CENTRED = "gradients pass the softmax, the window's Gaussian and the sigmoid of its centre"
@@ -129,6 +132,11 @@ TOLERANCES: tuple[Tolerance, ...] = (
         quantity="gradient_[qk]*",
         beside="gradient_values",
     ),
+    *(
+        Tolerance(eps, worst, GATHERED, dtypes, "InducedAttention", quantity=quantity, beside="gradient_spread.W_v")
+        for quantity in ("gradient_*[qk]*", "gradient_inducing")
+        for eps, worst, dtypes in ((50, 17.5, DOUBLE + SINGLE), (15, 4.1, HALF))
+    ),
     Tolerance(75, 30, SHIFT, DOUBLE + SINGLE, "Transformer*", quantity="gradient_*b_k", beside="gradient_*W_k"),
     Tolerance(15, 5, SHIFT, DOUBLE + SINGLE, quantity="gradient_*b_k", beside="gradient_*W_k"),
     Tolerance(7.5, 2.5, SHIFT, HALF, quantity="gradient_*b_k", beside="gradient_*W_k"),
@@ -143,6 +151,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(150, 50, PROJECTED, DOUBLE + SINGLE, "AdditiveAttention"),
     Tolerance(150, 38, PROJECTED, DOUBLE + SINGLE, "ConcatAttention"),
     Tolerance(150, 53, PROJECTED, DOUBLE + SINGLE, "MultiHeadAttention"),
+    Tolerance(50, 13, TWICE, DOUBLE + SINGLE, "InducedAttention"),
     Tolerance(300, 137, NORMALIZED, DOUBLE + SINGLE, "TransformerDecoder*"),
     Tolerance(75, 25, NORMALIZED, DOUBLE + SINGLE, "TransformerEncoder*"),
     Tolerance(150, 43, CENTRED, DOUBLE + SINGLE, "LocalAttention"),
@@ -184,6 +193,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(15, 5, SHORT, DOUBLE + SINGLE),
     Tolerance(20, 6.6, RECURRENT, HALF, "BahdanauDecoder"),
     Tolerance(15, 5.3, PROJECTED, HALF, "AdditiveAttention"),
+    Tolerance(15, 4.6, TWICE, HALF, "InducedAttention"),
     Tolerance(15, 7.3, PROJECTED, HALF, "ConcatAttention"),
     Tolerance(15, 4.5, PROJECTED, HALF, "HardAttention", quantity="gradient_[!v]*"),
     Tolerance(30, 6.9, SUMMED, HALF, "KernelAttention", quantity="gradient_w"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -65,3 +66,41 @@ def sums_of_nothing_averaged(original: Any) -> Any:
 def sums_hidden_as_keys(original: Any, self: Any, mask: Any) -> Any:
     """The mask of the first keys is taken for that of the sums."""
     return original()._replace(mask=mask[..., : self.sizes["rank"]])
+
+
+@mutant(
+    "InducedAttention-one_size",
+    of="compressed.InducedAttention.__call__",
+    red="*:*",
+    green="*:gradient_{gather,spread}.b_k",
+)
+def gather_and_spread_swapped(original: Any, self: Any) -> Any:
+    """The parameters of gather and spread are swapped."""
+    swapped = {"gather": "spread", "spread": "gather"}
+    names = {name: name.partition(".") for name in self.parameters if "." in name}
+    moved = {name: self.parameters[f"{swapped[part]}.{rest}"] for name, (part, _, rest) in names.items()}
+    with with_parameters(self, **moved):
+        return original()
+
+
+@mutant(
+    "InducedAttention-{open,lens_and_mask,fully_masked,no_keys}",
+    of="compressed.InducedAttention.__call__",
+    red="InducedAttention-{fully_masked,no_keys}:{context,weights,gradient_gather.b_o,gradient_spread.{W_v,W_o,b_v}}",
+)
+def nothing_gathered_spread(original: Any, self: Any) -> Any:
+    """Queries attend to inducing points that have gathered nothing."""
+    prepare = self.spread._prepare
+    with mock.patch.object(self.spread, "_prepare", lambda keys, values, *masks: prepare(keys, values, None, None)):
+        return original()
+
+
+@mutant(
+    "InducedAttention-{open,ragged,hidden_nan}",
+    of="compressed.InducedAttention.__call__",
+    red="InducedAttention-{ragged,hidden_nan}:*",
+    green="InducedAttention-ragged:gradient_{gather,spread}.b_{k,v,o}",
+)
+def padding_gathered(original: Any) -> Any:
+    """The inducing points attend to padding, too."""
+    return original(valid_lens=None)

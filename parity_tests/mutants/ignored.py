@@ -119,6 +119,20 @@ ignored(
     red="LowRankAttention-dropout:*",
     green="*:weights",
 )
+ignored(
+    "gather_dropout_ignored",
+    "InducedAttention.call",
+    "gather_dropout_mask",
+    red="InducedAttention-gather_dropout:*",
+    green="*:gradient_{gather.b_k,gather.b_o,spread.b_k,spread.b_v,spread.b_o}",
+)
+ignored(
+    "spread_dropout_ignored",
+    "InducedAttention.call",
+    "dropout_mask",
+    red="InducedAttention-dropout:*",
+    green="*:{weights,gradient_{gather,spread}.b_k,gradient_spread.b_o}",
+)
 ignored("cosine_layer_unscaled", "CosineAttention", "scale", red="CosineAttention-scale:*")
 ignored(
     "width_of_the_layer_ignored",

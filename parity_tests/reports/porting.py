@@ -232,6 +232,15 @@ PORTING: dict[str, Porting] = {
             "Where padding is not cleared before it is summed, as in most ports, an answer depends on its contents.",
         ),
     ),
+    "InducedAttention": Porting(
+        ("ISAB (induced set attention block)", "attention with inducing points", "attention to learned latents"),
+        (
+            "The paper's block adds residual connections, feed-forward networks and, optionally, normalizations to "
+            "both attentions; LayerNorm and FeedForward around this layer make it.",
+            "The paper's own code divides scores by the root of all features, not of those of a head.",
+            "inducing has no batch axis here; as a parameter of shape (1, points, features), it is copied without it.",
+        ),
+    ),
     "NadarayaWatson": Porting(
         ("kernel regression", "kernel smoother", "attention pooling of d2l"),
         ("With learned=True, the initial w is 1/width. If the training queries are the keys, mask each query's key.",),

@@ -21,6 +21,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "HardAttention": {"query_size": 9, "key_size": 10},
     "MultiHeadAttention": {"query_size": 9, "num_heads": 3},
     "LowRankAttention": {"num_positions": 8, "rank": 3},
+    "InducedAttention": {"query_size": 9, "num_heads": 3, "num_inducing": 4, "key_size": 10},
     "NadarayaWatson": {},
     "LearnedPositions": {"num_positions": 7, "features": 4},
     "SinusoidalPositions": {"features": 4},
@@ -90,6 +91,11 @@ LAYERS: Table = {
             "LowRankAttention: mask has 2 axes, expected (batch, one, keys) or (batch, heads, one, keys). Give "
             "mask[:, None, :] if its axes are (batch, keys). Shapes: queries=(2, 5, 4), keys=(2, 7, 4), "
             "values=(2, 7, 6), mask=(2, 7).",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 9), a(2, 7, 10), a(2, 7, 11)),
+            "InducedAttention: axis 'value_size' is 11 in values but 10 in the layer. Make the layer with the "
+            "value_size of the values. Shapes: queries=(2, 5, 9), keys=(2, 7, 10), values=(2, 7, 11).",
         ),
         (
             lambda layer, a: layer(a(3, 9, dtype=I), a(3, 7, 6), a(2, 3, 5)),

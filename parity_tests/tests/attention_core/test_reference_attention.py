@@ -92,6 +92,19 @@ def test_low_rank_attention_attends_to_sums_of_the_open_keys():
     assert_allclose(context, [[[27 / 21, 18 / 21]]], rtol=1e-14)
 
 
+def test_induced_attention_averages_what_the_inducing_points_have_averaged():
+    layer = reference.InducedAttention(1, 1, 2)
+    ones = {name: np.ones(array.shape) for name, array in layer.parameters.items() if array.ndim == 2}
+    biases = {name: np.zeros(1) for name, array in layer.parameters.items() if array.ndim == 1}
+    reference.set_parameters(layer, {**ones, **biases, "inducing": np.log([[2.0], [4.0]]), "spread.b_o": np.ones(1)})
+    keys, values = np.array([[[0.0], [1.0], [np.nan]]] * 2), np.array([[[0.0], [1.0], [np.inf]]] * 2)
+    context, weights = layer(np.array([[[1.0]]] * 2), keys, values, np.array([2, 0]))
+    gathered = np.array([2 / 3, 4 / 5])  # e^0 and e^ln 2, e^0 and e^ln 4
+    expected = np.exp(gathered) / np.exp(gathered).sum()
+    assert_allclose(weights, [[expected], [[0.0, 0.0]]], rtol=1e-14)
+    assert_allclose(context, [[[expected @ gathered + 1.0]], [[1.0]]], rtol=1e-14)
+
+
 def test_concat_attention_is_additive_attention_with_the_halves_of_its_matrix():
     concat, additive = reference.ConcatAttention(4, 6, 5), reference.AdditiveAttention(4, 6, 5)
     matrix, v = uniform("W", (5, 10)), uniform("v", (5,))

@@ -202,6 +202,19 @@ def test_sums_that_are_the_keys_themselves_make_dot_product_attention(backend: S
         np.testing.assert_allclose(actual, expected, rtol=1e-14, atol=1e-15)
 
 
+def test_inducing_points_are_queries_of_one_attention_and_keys_of_another(backend: SimpleNamespace):
+    """The parts, called by hand, give the same."""
+    layer, case = layer_of(backend, CASES["InducedAttention-lens_and_mask"], "float64"), CASES["InducedAttention-none"]
+    queries, keys, values = (backend.runtime.from_numpy(case.inputs[name]) for name in ("queries", "keys", "values"))
+    inducing = backend.package.get_parameters(layer)["inducing"]
+    points = backend.runtime.from_numpy(np.repeat(inducing[None], len(case.inputs["keys"]), axis=0))
+    memory, _ = layer.gather(points, keys, values, [3, 6])
+    by_hand = layer.spread(queries, memory, memory)
+    for actual, expected in zip(layer(queries, keys, values, [3, 6]), by_hand, strict=True):
+        actual, expected = map(backend.runtime.to_numpy, (actual, expected))
+        np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-15)
+
+
 def test_the_gradient_of_a_hidden_key_is_zero(backend: SimpleNamespace):
     (case,) = select(all_cases(), "AdditiveAttention-hidden_inf")
     found = answers(backend, case, "float32")

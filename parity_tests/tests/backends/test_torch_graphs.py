@@ -107,6 +107,7 @@ LAYERS: dict[str, Graphed] = {
     "MultiHeadAttention": attending(lambda: attention.MultiHeadAttention(8, 2)),
     "MultiHeadAttention-additive": attending(lambda: attention.MultiHeadAttention(8, 2, score="additive")),
     "LowRankAttention": attending(lambda: attention.LowRankAttention(65, 3)),
+    "InducedAttention": attending(lambda: attention.InducedAttention(8, 2, 3)),
     "NadarayaWatson": Graphed(
         lambda: attention.NadarayaWatson(),
         lambda keys: (drawn("queries", 2, 3), drawn("keys", 2, keys), drawn("values", 2, keys), torch.tensor(LENS)),

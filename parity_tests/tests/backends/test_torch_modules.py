@@ -25,6 +25,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "LocalAttention": {"query_size": SIZE, "key_size": SIZE, "window": 2, "mode": "predictive", "score": "additive"},
     "HardAttention": {"query_size": SIZE, "key_size": SIZE, "score": "additive", "hidden_size": 6},
     "MultiHeadAttention": {"query_size": SIZE, "num_heads": 2, "score": "additive"},
+    "InducedAttention": {"query_size": SIZE, "num_heads": 2, "num_inducing": 3},
     "BahdanauDecoder": {"vocab_size": WORDS, "embed_size": 3, "hidden_size": SIZE},
     "LuongDecoder": {"vocab_size": WORDS, "embed_size": 3, "hidden_size": SIZE, "score": "concat", "cell": "lstm"},
     "FixedContextDecoder": {"vocab_size": WORDS, "embed_size": 3, "hidden_size": SIZE},

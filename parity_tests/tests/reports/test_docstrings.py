@@ -82,6 +82,7 @@ SIZES = {
     "size": 2,
     "stride": 2,
     "rank": 3,
+    "num_inducing": 3,
 }
 """What the examples of docstrings name, and the axes of their arrays."""
 TYPES = {"floating": "float32", "integer": "int32", "boolean": "bool"}
