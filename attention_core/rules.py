@@ -76,6 +76,20 @@ def column_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[str,
         )
 
 
+def mask_for_each_block(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a dropout mask with another number of blocks than the keys make.
+
+    Raises: ShapeError.
+    """
+    if {"keys", "blocks"} <= axes.keys():
+        blocks = -(-axes["keys"] // given["stride"])
+        if axes["blocks"] != blocks:
+            raise ShapeError(
+                f"{title}: axis 'blocks' is {axes['blocks']} in dropout_mask, expected {blocks}: {axes['keys']} keys "
+                f"make a block of each {given['stride']}. Give a factor for each block."
+            )
+
+
 def heads_in_groups(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
     """Refuse heads of queries that key heads cannot share evenly.
 

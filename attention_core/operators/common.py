@@ -16,6 +16,7 @@ HOCHREITER = "Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; f
 KATHAROPOULOS = "Katharopoulos et al. 2020"
 LEE = "Lee et al. 2019, section 3.1, arXiv:1810.00825, without its residual connections and feed-forward network"
 LIU = "Liu et al. 2018, section 4.2.4, arXiv:1801.10198"
+LIU_COMPRESSED = "Liu et al. 2018, section 4.2.3, arXiv:1801.10198"
 LONGFORMER = "Beltagy et al. 2020, section 3.1, arXiv:2004.05150"
 LUONG = "Luong et al. 2015, section 3.1, arXiv:1508.04025"
 LUONG_LOCAL = "Luong et al. 2015, section 3.2, arXiv:1508.04025"

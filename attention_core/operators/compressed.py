@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attention_core.operators.attention import _QUERY_SIZE, DOT_PRODUCT_ATTENTION
+from attention_core.operators.attention import _KEY_SIZE, _QUERY_SIZE, DOT_PRODUCT_ATTENTION
 from attention_core.operators.common import (
     CONTEXT,
     DROPOUT,
     DROPOUT_MASK,
     LEE,
+    LIU_COMPRESSED,
     MASK,
     NEED_WEIGHTS,
     SCALE,
@@ -19,7 +20,7 @@ from attention_core.operators.common import (
     WEIGHTS,
 )
 from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION
-from attention_core.rules import column_for_each_key
+from attention_core.rules import column_for_each_key, mask_for_each_block
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Rule, Sizes, Tensor
 
 _LENS = replace(VALID_LENS, axes=("batch",))
@@ -41,8 +42,9 @@ def _call(
     source: str,
     query_axis: str,
     key_axis: str,
+    value_axis: str,
     memory_axis: str,
-    rules: tuple[Rule, ...] = (),
+    *rules: Rule,
 ) -> Operator:
     axes = ("batch", "heads?", "queries", memory_axis)
     return Operator(
@@ -53,13 +55,16 @@ def _call(
         tensors=(
             Tensor("queries", ("batch", "heads?", "queries", query_axis), "query vectors"),
             Tensor("keys", ("batch", "heads?", "keys", key_axis), "key vectors, one for each value"),
-            VALUES,
+            replace(VALUES, axes=("batch", "heads?", "keys", value_axis)),
             _LENS,
             _ONE_MASK,
         ),
         options=(NEED_WEIGHTS,),
         keyword_tensors=(replace(DROPOUT_MASK, axes=axes),),
-        outputs=(CONTEXT, replace(WEIGHTS, axes=axes, meaning="probabilities over the shortened keys")),
+        outputs=(
+            replace(CONTEXT, axes=("batch", "heads?", "queries", value_axis)),
+            replace(WEIGHTS, axes=axes, meaning="probabilities over the shortened keys"),
+        ),
         rules=rules,
         notes=_MIXED,
     )
@@ -93,7 +98,11 @@ LOW_RANK_ATTENTION = Layer(
         Parameter("F", ("rank", "num_positions"), "weights of the values by position", "num_positions"),
     ),
     methods=(
-        _call("LowRankAttention", _LOW_RANK_FORMULA, WANG, "features", "features", "rank", (column_for_each_key,)),
+        _call(
+            *("LowRankAttention", _LOW_RANK_FORMULA, WANG),
+            *("features", "features", "value_features", "rank"),
+            column_for_each_key,
+        ),
     ),
     complete=lambda config: {**config, "one": 1},
     own_shapes=lambda sizes: dict.fromkeys("EF", (sizes["rank"], sizes["num_positions"])),
@@ -187,4 +196,65 @@ INDUCED_ATTENTION = Layer(
     ),
 )
 
-OPERATORS = (LOW_RANK_ATTENTION, INDUCED_ATTENTION)
+# ------------------------------------------------------------------------------------------------ blocks of keys
+
+_COMPRESSED_FORMULA = (
+    "context, weights = attention_pooling(scaled_dot_score(queries, keys'), values');  "
+    "keys'[t] = W_k [keys[t·stride]; ...; keys[t·stride + stride - 1]] + b_k, and values' likewise by W_v and b_v"
+)
+
+
+def _compressed_sizes(config: Config) -> Sizes:
+    value_size, stride = config["value_size"] or config["key_size"], config["stride"]
+    sizes = {"value_size": value_size, "stride · key_size": stride * config["key_size"]}
+    return {**config, **sizes, "stride · value_size": stride * value_size, "one": 1}
+
+
+def _compressed_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
+    matrices: dict[str, tuple[int, ...]] = {
+        "W_k": (sizes["query_size"], sizes["stride · key_size"]),
+        "W_v": (sizes["value_size"], sizes["stride · value_size"]),
+    }
+    return matrices | ({f"b{name[1:]}": shape[:1] for name, shape in matrices.items()} if sizes["bias"] else {})
+
+
+COMPRESSED_ATTENTION = Layer(
+    name="CompressedAttention",
+    summary="Attention to blocks of keys and values, each compressed to a single one by a strided convolution.",
+    formula=_COMPRESSED_FORMULA,
+    source=LIU_COMPRESSED,
+    options=(
+        _QUERY_SIZE,
+        _KEY_SIZE,
+        Option("stride", "int", "keys in a block: width and stride of the convolution"),
+        _MULTI_HEAD["value_size"],
+        Option("bias", "bool", "whether the convolutions have biases", "True", keyword_only=True),
+        SCALE,
+        DROPOUT,
+    ),
+    parameters=(
+        Parameter("W_k", ("query_size", "stride · key_size"), "compresses the keys of a block", "stride · key_size"),
+        Parameter(
+            "W_v", ("value_size", "stride · value_size"), "compresses the values of a block", "stride · value_size"
+        ),
+        Parameter("b_k", ("query_size",), "biases of the keys, if bias", "stride · key_size"),
+        Parameter("b_v", ("value_size",), "biases of the values, if bias", "stride · value_size"),
+    ),
+    methods=(
+        _call(
+            *("CompressedAttention", _COMPRESSED_FORMULA, LIU_COMPRESSED),
+            *("query_size", "key_size", "value_size", "blocks"),
+            mask_for_each_block,
+        ),
+    ),
+    complete=_compressed_sizes,
+    own_shapes=_compressed_shapes,
+    inside=_scored,
+    parts={"scored": "the DotProductAttention to the blocks, which has none"},
+    notes=(
+        "There are ⌈keys / stride⌉ blocks, of which the last is filled with zeros; a block is open where any of its "
+        "keys is. A compressed value has the features of a value, and all heads share the convolutions."
+    ),
+)
+
+OPERATORS = (LOW_RANK_ATTENTION, INDUCED_ATTENTION, COMPRESSED_ATTENTION)

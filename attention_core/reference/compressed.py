@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from attention_core.operators.compressed import INDUCED_ATTENTION, LOW_RANK_ATTENTION
-from attention_core.reference.arrays import Specified, align, inner, optional, promote
+from attention_core.operators.compressed import COMPRESSED_ATTENTION, INDUCED_ATTENTION, LOW_RANK_ATTENTION
+from attention_core.reference.arrays import Specified, align, inner, linear, optional, promote
 from attention_core.reference.masking import attention_mask, open_keys
 from attention_core.reference.memory import Memory, zero_masked
 from attention_core.reference.multi_head import MultiHeadAttention
@@ -15,7 +15,7 @@ from attention_core.reference.pooling import pool
 from attention_core.reference.scoring import scaled_dot_score
 from attention_core.specification import Layer
 
-__all__ = ["LowRankAttention", "InducedAttention"]
+__all__ = ["LowRankAttention", "InducedAttention", "CompressedAttention"]
 
 
 class ShortenedAttention(Specified):
@@ -34,32 +34,31 @@ class ShortenedAttention(Specified):
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Shorten the keys and values, and attend to what they become.
 
-        context, weights = attention_pooling(scaled_dot_score(queries, E keys), F values)
-        (E keys)[r] = sum over open j of E[r, j] keys[j]
-        (F values)[r] = sum over open j of F[r, j] values[j]
-
         A shortened key mixes positions, so that lengths and mask are the same for all queries. A sequence without an
         open key gets weights and context 0. A hidden key and value, NaN and inf included, counts as 0, and gets
         gradient 0.
 
         Args:
-            queries: (batch, [heads], queries, features); query vectors
-            keys: (batch, [heads], keys, features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            queries: (batch, [heads], queries, features or query_size); query vectors
+            keys: (batch, [heads], keys, features or key_size); key vectors, one for each value
+            values: (batch, [heads], keys, value_features or value_size); value vectors, one for each key
             valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
                 valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is
                 open, to all queries; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            dropout_mask (default None): (batch, [heads], queries, rank); factor of each weight: 0 or 1/(1 - rate)
+            dropout_mask (default None): (batch, [heads], queries, rank or blocks); factor of each weight: 0 or 1/(1 -
+                rate)
         Returns:
-            context: (batch, [heads], queries, value_features); weighted averages of the values
-            weights: (batch, [heads], queries, rank); probabilities over the shortened keys; None without need_weights
+            context: (batch, [heads], queries, value_features or value_size); weighted averages of the values
+            weights: (batch, [heads], queries, rank or blocks); probabilities over the shortened keys; None without
+                need_weights
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             ShapeError: more keys than the layer has positions
+            ShapeError: a dropout mask with another number of blocks than the keys make
         Example:
             layer = attention.LowRankAttention(num_positions, rank)
             context, weights = layer(queries, keys, values, valid_lens)
@@ -243,3 +242,76 @@ class InducedAttention(Specified):
         memory, _ = self.gather(*gathered, dropout_mask=optional(gather_dropout_mask))
         spread = promote(queries), memory, memory, None, np.any(mask, axis=-1, keepdims=True)
         return self.spread(*spread, need_weights=need_weights, dropout_mask=optional(dropout_mask))
+
+
+class CompressedAttention(ShortenedAttention):
+    """Attention to blocks of keys and values, each compressed to a single one by a strided convolution.
+
+    context, weights = attention_pooling(scaled_dot_score(queries, keys'), values')
+    keys'[t] = W_k [keys[t·stride]; ...; keys[t·stride + stride - 1]] + b_k, and values' likewise by W_v and b_v
+
+    There are ⌈keys / stride⌉ blocks, of which the last is filled with zeros; a block is open where any of its keys is.
+    A compressed value has the features of a value, and all heads share the convolutions.
+
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        stride: keys in a block: width and stride of the convolution
+        value_size (default None): features of a value; key_size if None
+        bias (default True): whether the convolutions have biases
+        scale (default None): factor of the scores; 1/√features if None
+        dropout (default 0.0): dropout rate of the weights in training
+    Parameters:
+        W_k: (query_size, stride · key_size), compresses the keys of a block
+        W_v: (value_size, stride · value_size), compresses the values of a block
+        b_k: (query_size,), biases of the keys, if bias
+        b_v: (value_size,), biases of the values, if bias
+        scored.*: the DotProductAttention to the blocks, which has none
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Liu et al. 2018, section 4.2.3, arXiv:1801.10198
+    Example:
+        layer = attention.CompressedAttention(query_size, key_size, stride)
+        context, weights = layer(queries, keys, values)
+    """
+
+    specification: Layer = COMPRESSED_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        stride: int,
+        *,
+        value_size: int | None = None,
+        bias: bool = True,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            key_size=key_size,
+            stride=stride,
+            value_size=value_size,
+            bias=bias,
+            scale=scale,
+            dropout=dropout,
+        )
+
+    def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
+        """Give a key and a value for each block, open where any of its keys is."""
+        steps = keys, values, mask[..., 0, :, None]
+        keys, values, opened = (joined_blocks(array, self.sizes["stride"]) for array in steps)
+        opened = np.any(opened, axis=-1, keepdims=True)[..., None, :, 0]
+        return Memory(self._compressed("k", keys), self._compressed("v", values), opened)
+
+    def _compressed(self, which: str, blocks: np.ndarray) -> np.ndarray:
+        """W x + b, by the convolution of that letter."""
+        return linear(blocks, self.parameters[f"W_{which}"], self.parameters.get(f"b_{which}"))
+
+
+def joined_blocks(steps: np.ndarray, stride: int) -> np.ndarray:
+    """The features of each `stride` steps in a row; zeros fill the last block."""
+    *leading, length, features = steps.shape
+    missing = np.zeros((*leading, -length % stride, features), steps.dtype)
+    return np.concatenate([steps, missing], axis=-2).reshape(*leading, -(-length // stride), stride * features)

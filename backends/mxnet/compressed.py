@@ -8,15 +8,15 @@ from typing import Any
 import mxnet as mx
 from mxnet import np, npx
 
-from attention_core.operators.compressed import INDUCED_ATTENTION, LOW_RANK_ATTENTION
+from attention_core.operators.compressed import COMPRESSED_ATTENTION, INDUCED_ATTENTION, LOW_RANK_ATTENTION
 from backends.mxnet.arrays import Lengths
 from backends.mxnet.attention import attention_layer
 from backends.mxnet.masking import _attention_mask
 from backends.mxnet.memory import Memory, zero_masked
-from backends.mxnet.module import Specified, Uniform, initialise, linear
+from backends.mxnet.module import Specified, Uniform, initialise, linear, projected
 from backends.mxnet.multi_head import MultiHeadAttention
 
-__all__ = ["LowRankAttention", "InducedAttention"]
+__all__ = ["LowRankAttention", "InducedAttention", "CompressedAttention"]
 
 
 class ShortenedAttention(Specified):
@@ -40,32 +40,31 @@ class ShortenedAttention(Specified):
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Shorten the keys and values, and attend to what they become.
 
-        context, weights = attention_pooling(scaled_dot_score(queries, E keys), F values)
-        (E keys)[r] = sum over open j of E[r, j] keys[j]
-        (F values)[r] = sum over open j of F[r, j] values[j]
-
         A shortened key mixes positions, so that lengths and mask are the same for all queries. A sequence without an
         open key gets weights and context 0. A hidden key and value, NaN and inf included, counts as 0, and gets
         gradient 0.
 
         Args:
-            queries: (batch, [heads], queries, features); query vectors
-            keys: (batch, [heads], keys, features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            queries: (batch, [heads], queries, features or query_size); query vectors
+            keys: (batch, [heads], keys, features or key_size); key vectors, one for each value
+            values: (batch, [heads], keys, value_features or value_size); value vectors, one for each key
             valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
                 valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is
                 open, to all queries; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            dropout_mask (default None): (batch, [heads], queries, rank); factor of each weight: 0 or 1/(1 - rate)
+            dropout_mask (default None): (batch, [heads], queries, rank or blocks); factor of each weight: 0 or 1/(1 -
+                rate)
         Returns:
-            context: (batch, [heads], queries, value_features); weighted averages of the values
-            weights: (batch, [heads], queries, rank); probabilities over the shortened keys; None without need_weights
+            context: (batch, [heads], queries, value_features or value_size); weighted averages of the values
+            weights: (batch, [heads], queries, rank or blocks); probabilities over the shortened keys; None without
+                need_weights
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             ShapeError: more keys than the layer has positions
+            ShapeError: a dropout mask with another number of blocks than the keys make
         Example:
             layer = attention.LowRankAttention(num_positions, rank)
             context, weights = layer(queries, keys, values, valid_lens)
@@ -285,6 +284,89 @@ class InducedAttention(Specified):
             *(inducing, keys, values, None, allowed), need_weights=False, dropout_mask=gather_dropout_mask
         )
         return self.spread(queries, memory, memory, None, np.any(allowed, axis=-1, keepdims=True), **options)
+
+
+class CompressedAttention(ShortenedAttention):
+    """Attention to blocks of keys and values, each compressed to a single one by a strided convolution.
+
+    context, weights = attention_pooling(scaled_dot_score(queries, keys'), values')
+    keys'[t] = W_k [keys[t·stride]; ...; keys[t·stride + stride - 1]] + b_k, and values' likewise by W_v and b_v
+
+    There are ⌈keys / stride⌉ blocks, of which the last is filled with zeros; a block is open where any of its keys is.
+    A compressed value has the features of a value, and all heads share the convolutions.
+
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        stride: keys in a block: width and stride of the convolution
+        value_size (default None): features of a value; key_size if None
+        bias (default True): whether the convolutions have biases
+        scale (default None): factor of the scores; 1/√features if None
+        dropout (default 0.0): dropout rate of the weights in training
+        dtype: floating type of the parameters
+        prefix: prefix of the parameters' names in Gluon
+        params: a ParameterDict whose parameters are shared
+    Parameters:
+        W_k: (query_size, stride · key_size), compresses the keys of a block
+        W_v: (value_size, stride · value_size), compresses the values of a block
+        b_k: (query_size,), biases of the keys, if bias
+        b_v: (value_size,), biases of the values, if bias
+        scored.*: the DotProductAttention to the blocks, which has none
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Liu et al. 2018, section 4.2.3, arXiv:1801.10198
+    Example:
+        layer = attention.CompressedAttention(query_size, key_size, stride)
+        context, weights = layer(queries, keys, values)
+    """
+
+    specification = COMPRESSED_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        stride: int,
+        *,
+        value_size: int | None = None,
+        bias: bool = True,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        dtype: str = "float32",
+        prefix: str | None = None,
+        params: mx.gluon.ParameterDict | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            key_size=key_size,
+            stride=stride,
+            value_size=value_size,
+            bias=bias,
+            scale=scale,
+            dropout=dropout,
+            prefix=prefix,
+            params=params,
+        )
+        of_values = self.sizes["value_size"]
+        with self.name_scope():
+            self.W_k = linear(stride * key_size, query_size, use_bias=bias, dtype=dtype)
+            self.W_v = linear(stride * of_values, of_values, use_bias=bias, dtype=dtype)
+        initialise(self)
+
+    def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
+        """Give a key and a value for each block, open where any of its keys is."""
+        steps = keys, values, mask[..., 0, :, None]
+        keys, values, opened = (joined_blocks(array, self.sizes["stride"]) for array in steps)
+        opened = np.expand_dims(np.any(opened, axis=-1), -2)
+        return Memory(projected(self.W_k, keys), projected(self.W_v, values), opened)
+
+
+def joined_blocks(steps: np.ndarray, stride: int) -> np.ndarray:
+    """The features of each `stride` steps in a row; zeros fill the last block."""
+    *leading, length, features = steps.shape
+    missing = np.zeros((*leading, -length % stride, features), dtype=steps.dtype, ctx=steps.ctx)
+    filled = np.concatenate([steps, missing], axis=-2) if missing.size else steps
+    return filled.reshape(*leading, -(-length // stride), stride * features)
 
 
 # ------------------------------------------------------------------------------------------------ particular to MXNet

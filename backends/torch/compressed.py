@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
-from attention_core.operators.compressed import INDUCED_ATTENTION, LOW_RANK_ATTENTION
+from attention_core.operators.compressed import COMPRESSED_ATTENTION, INDUCED_ATTENTION, LOW_RANK_ATTENTION
 from backends.torch.arrays import Lengths
 from backends.torch.attention import attention_layer
 from backends.torch.masking import _attention_mask
@@ -14,7 +15,7 @@ from backends.torch.memory import Memory, zero_masked
 from backends.torch.module import Specified, as_module, drawn
 from backends.torch.multi_head import MultiHeadAttention
 
-__all__ = ["LowRankAttention", "InducedAttention"]
+__all__ = ["LowRankAttention", "InducedAttention", "CompressedAttention"]
 
 
 class ShortenedAttention(Specified):
@@ -37,32 +38,31 @@ class ShortenedAttention(Specified):
     ) -> tuple[torch.Tensor, torch.Tensor | Any]:
         """Shorten the keys and values, and attend to what they become.
 
-        context, weights = attention_pooling(scaled_dot_score(queries, E keys), F values)
-        (E keys)[r] = sum over open j of E[r, j] keys[j]
-        (F values)[r] = sum over open j of F[r, j] values[j]
-
         A shortened key mixes positions, so that lengths and mask are the same for all queries. A sequence without an
         open key gets weights and context 0. A hidden key and value, NaN and inf included, counts as 0, and gets
         gradient 0.
 
         Args:
-            queries: (batch, [heads], queries, features); query vectors
-            keys: (batch, [heads], keys, features); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
+            queries: (batch, [heads], queries, features or query_size); query vectors
+            keys: (batch, [heads], keys, features or key_size); key vectors, one for each value
+            values: (batch, [heads], keys, value_features or value_size); value vectors, one for each key
             valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
                 valid_len; out-of-range lengths are clipped
             mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is
                 open, to all queries; combined with valid_lens by logical and
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            dropout_mask (default None): (batch, [heads], queries, rank); factor of each weight: 0 or 1/(1 - rate)
+            dropout_mask (default None): (batch, [heads], queries, rank or blocks); factor of each weight: 0 or 1/(1 -
+                rate)
         Returns:
-            context: (batch, [heads], queries, value_features); weighted averages of the values
-            weights: (batch, [heads], queries, rank); probabilities over the shortened keys; None without need_weights
+            context: (batch, [heads], queries, value_features or value_size); weighted averages of the values
+            weights: (batch, [heads], queries, rank or blocks); probabilities over the shortened keys; None without
+                need_weights
         Raises:
             ShapeError, DtypeError: an array does not fit the operator or the other arrays
             MaskError: a mask is not boolean
             OptionError: an argument is outside its domain
             ShapeError: more keys than the layer has positions
+            ShapeError: a dropout mask with another number of blocks than the keys make
         Example:
             layer = attention.LowRankAttention(num_positions, rank)
             context, weights = layer(queries, keys, values, valid_lens)
@@ -245,3 +245,79 @@ class InducedAttention(Specified):
             *(inducing, keys, values, None, allowed), need_weights=False, dropout_mask=gather_dropout_mask
         )
         return self.spread(queries, memory, memory, None, allowed.any(dim=-1, keepdim=True), **options)
+
+
+class CompressedAttention(ShortenedAttention):
+    """Attention to blocks of keys and values, each compressed to a single one by a strided convolution.
+
+    context, weights = attention_pooling(scaled_dot_score(queries, keys'), values')
+    keys'[t] = W_k [keys[t·stride]; ...; keys[t·stride + stride - 1]] + b_k, and values' likewise by W_v and b_v
+
+    There are ⌈keys / stride⌉ blocks, of which the last is filled with zeros; a block is open where any of its keys is.
+    A compressed value has the features of a value, and all heads share the convolutions.
+
+    Args:
+        query_size: features of a query
+        key_size: features of a key
+        stride: keys in a block: width and stride of the convolution
+        value_size (default None): features of a value; key_size if None
+        bias (default True): whether the convolutions have biases
+        scale (default None): factor of the scores; 1/√features if None
+        dropout (default 0.0): dropout rate of the weights in training
+        dtype: floating type of the parameters
+        device: where to allocate
+    Parameters:
+        W_k: (query_size, stride · key_size), compresses the keys of a block
+        W_v: (value_size, stride · value_size), compresses the values of a block
+        b_k: (query_size,), biases of the keys, if bias
+        b_v: (value_size,), biases of the values, if bias
+        scored.*: the DotProductAttention to the blocks, which has none
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Liu et al. 2018, section 4.2.3, arXiv:1801.10198
+    Example:
+        layer = attention.CompressedAttention(query_size, key_size, stride)
+        context, weights = layer(queries, keys, values)
+    """
+
+    specification = COMPRESSED_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        key_size: int,
+        stride: int,
+        *,
+        value_size: int | None = None,
+        bias: bool = True,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size,
+            key_size=key_size,
+            stride=stride,
+            value_size=value_size,
+            bias=bias,
+            scale=scale,
+            dropout=dropout,
+        )
+        of_values = self.sizes["value_size"]
+        self.W_k = nn.Linear(stride * key_size, query_size, bias=bias, dtype=dtype, device=device)
+        self.W_v = nn.Linear(stride * of_values, of_values, bias=bias, dtype=dtype, device=device)
+
+    def _shortened(self, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | Any) -> Memory:
+        """Give a key and a value for each block, open where any of its keys is."""
+        keys, values, opened = (
+            joined_blocks(array, self.sizes["stride"]) for array in (keys, values, mask[..., 0, :, None])
+        )
+        return Memory(self.W_k(keys), self.W_v(values), opened.any(dim=-1)[..., None, :])
+
+
+def joined_blocks(steps: torch.Tensor, stride: int) -> torch.Tensor:
+    """The features of each `stride` steps in a row; zeros fill the last block."""
+    *leading, length, features = steps.shape
+    filled = nn.functional.pad(steps, (0, 0, 0, -length % stride))
+    return filled.reshape(*leading, -(-length // stride), stride * features)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from attention_core.operators.compressed import INDUCED_ATTENTION, LOW_RANK_ATTENTION
+from attention_core.operators.compressed import COMPRESSED_ATTENTION, INDUCED_ATTENTION, LOW_RANK_ATTENTION
 from attention_core.specification import Layer
 from parity_tests.cases.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, drawn_tensors, layer_case
 from parity_tests.cases.masking import ATTENTION, BATCH_LENS, EMPTY, some_mask, with_hidden
 
-SIZES = {**ATTENTION, "rank": 3, "heads": 9, "num_inducing": 4}
+SIZES = {**ATTENTION, "rank": 3, "heads": 13, "num_inducing": 4}
 LOW_RANK = {"num_positions": 8, "rank": 3}
+COMPRESSED = {"query_size": 9, "key_size": 10, "stride": 2, "value_size": 11}
 INDUCED = {"query_size": 9, "num_heads": 3, "num_inducing": 4, "key_size": 10, "value_size": 11, "hidden_size": 12}
 _WIDE = ("gather.W_q", "gather.W_k", "gather.W_v", "gather.W_o", "spread.W_q", "spread.W_k")
 APART = {"inducing": 6.0, **dict.fromkeys(_WIDE, 3.0)}
@@ -105,7 +106,30 @@ def induced_cases() -> Iterator[Case]:
     yield case("one_size", "All of one size, the default.", {**full, **alike}, config=same)
 
 
+def compressed_cases() -> Iterator[Case]:
+    """Blocks of two keys, of which the last is not full."""
+    layer, sizes = COMPRESSED_ATTENTION, SIZES
+    yield from shortened_cases(layer, COMPRESSED)
+    yield from heads_cases(layer, COMPRESSED)
+    base, case = partial(drawn_tensors, layer.method("call")), partial(layer_case, layer.name, config=COMPRESSED)
+    full = open_inputs(base(sizes), sizes)
+    dropout = draws.dropout_mask(layer.name, (sizes["batch"], sizes["queries"], 4), 0.3, SEED)
+    shows = "Dropout acts on the weights; the returned ones are those before dropout."
+    yield case("dropout", shows, {**full, "dropout_mask": dropout})
+    mask = np.stack([np.arange(7) % 2 == 0, np.arange(7) // 2 != 1])[:, None]
+    yield case("block_masked", "Blocks of which one key is open, or none.", {**full, "mask": mask})
+    yield case("no_bias", "Convolutions without biases.", full, config={**COMPRESSED, "bias": False})
+    one = {**COMPRESSED, "stride": 1}
+    yield case("stride_of_one", "A block for each key.", {**full, "valid_lens": BATCH_LENS}, config=one, dtypes=EXACT)
+    whole = {**sizes, "keys": 6}
+    yield case("whole_blocks", "Keys that fill their blocks.", open_inputs(base(whole), whole), dtypes=EXACT)
+    same = {name: size for name, size in COMPRESSED.items() if name != "value_size"}
+    values = draws.uniform("compressed/values", (2, 7, 10), 1.0, SEED)
+    yield case("one_size", "Values of the size of keys, the default.", {**full, "values": values}, config=same)
+
+
 def cases() -> Iterator[Case]:
     """Every case of a memory that is shorter than the input."""
     yield from low_rank_cases()
     yield from induced_cases()
+    yield from compressed_cases()

@@ -165,6 +165,8 @@ class Drawn:
         sizes = {**axes_of(entry, self.method), **self.sizes}
         if isinstance(entry, Layer):
             sizes |= entry.sizes(config)
+        if "blocks" in sizes:
+            sizes["blocks"] = -(-sizes["keys"] // sizes["stride"])
         inputs = {
             tensor.name: self._array(tensor, sizes)
             for tensor in inputs_of(entry, self.method)

@@ -7,6 +7,7 @@ from unittest import mock
 
 import numpy as np
 
+from attention_core.reference.compressed import joined_blocks
 from parity_tests.mutants.mutant import mutant
 from parity_tests.mutants.shared import with_parameters
 
@@ -104,3 +105,62 @@ def nothing_gathered_spread(original: Any, self: Any) -> Any:
 def padding_gathered(original: Any) -> Any:
     """The inducing points attend to padding, too."""
     return original(valid_lens=None)
+
+
+@mutant(
+    "CompressedAttention-{whole_blocks,ragged,block_masked,stride_of_one}",
+    of="compressed.CompressedAttention._shortened",
+    red="CompressedAttention-{ragged,block_masked}:*",
+    green="*:gradient_b_k CompressedAttention-ragged:gradient_b_v",
+)
+def whole_blocks_open(original: Any, self: Any, mask: Any) -> Any:
+    """A block is open where all of its keys are, and the zeros that fill it are not."""
+    opened = joined_blocks(mask.swapaxes(-1, -2), self.sizes["stride"])
+    return original()._replace(mask=np.all(opened, axis=-1, keepdims=True).swapaxes(-1, -2))
+
+
+@mutant(
+    "CompressedAttention-{open,whole_blocks,stride_of_one}",
+    of="joined_blocks",
+    red="CompressedAttention-open:*",
+    green="*:gradient_b_{k,v}",
+)
+def last_block_left_out(original: Any, steps: Any, stride: int) -> Any:
+    """Keys that do not fill a block are left out."""
+    return original(steps=steps[..., : steps.shape[-2] // stride * stride, :])
+
+
+@mutant(
+    "CompressedAttention-{open,whole_blocks,stride_of_one}",
+    of="joined_blocks",
+    red="CompressedAttention-{open,whole_blocks}:*",
+    green="*:gradient_b_{k,v}",
+)
+def filter_turned(original: Any, steps: Any, stride: int) -> Any:
+    """The filter is turned around, as in a convolution of mathematics."""
+    blocks = original()
+    *leading, count, width = blocks.shape
+    turned = blocks.reshape(*leading, count, stride, width // stride)[..., ::-1, :]
+    return turned.reshape(*leading, count, width)
+
+
+@mutant(
+    "CompressedAttention-{open,whole_blocks}",
+    of="joined_blocks",
+    red="CompressedAttention-open:*",
+    green="*:gradient_b_{k,v}",
+)
+def blocks_filled_at_the_front(original: Any, steps: Any, stride: int) -> Any:
+    """Zeros fill the first block, not the last."""
+    filled = np.zeros((*steps.shape[:-2], -steps.shape[-2] % stride, steps.shape[-1]), steps.dtype)
+    return original(steps=np.concatenate([filled, steps], axis=-2))
+
+
+@mutant(
+    "CompressedAttention-{open,no_bias}",
+    of="compressed.linear",
+    red="CompressedAttention-open:{context,gradient_b_v}",
+)
+def compressed_without_bias(original: Any) -> Any:
+    """The convolutions have no biases."""
+    return original(bias=None)

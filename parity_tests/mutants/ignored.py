@@ -111,14 +111,16 @@ ignored(
     red="MultiHeadAttention-bias_{keys,heads,all}:*",
     green="*:gradient_b_{k,v,o}",
 )
-ignored("low_rank_scale_ignored", "LowRankAttention", "scale", red="LowRankAttention-scale:*")
-ignored(
-    "low_rank_dropout_ignored",
-    "LowRankAttention.call",
-    "dropout_mask",
-    red="LowRankAttention-dropout:*",
-    green="*:weights",
-)
+for _layer in ("LowRankAttention", "CompressedAttention"):
+    _name = _layer.removesuffix("Attention").lower()
+    ignored(f"{_name}_scale_ignored", _layer, "scale", red=f"{_layer}-scale:*", green="*:gradient_b_{k,v}")
+    ignored(
+        f"{_name}_dropout_ignored",
+        f"{_layer}.call",
+        "dropout_mask",
+        red=f"{_layer}-dropout:*",
+        green="*:{weights,gradient_b_k}",
+    )
 ignored(
     "gather_dropout_ignored",
     "InducedAttention.call",

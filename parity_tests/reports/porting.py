@@ -232,6 +232,19 @@ PORTING: dict[str, Porting] = {
             "Where padding is not cleared before it is summed, as in most ports, an answer depends on its contents.",
         ),
     ),
+    "CompressedAttention": Porting(
+        ("memory-compressed attention", "strided convolutions of keys and values"),
+        (
+            "A Conv1d's weight (features out, features in, stride) becomes W_k by swapping its last two axes and "
+            "joining them; Keras' and Flax's kernel (stride, features in, features out) by joining the first two and "
+            "transposing.",
+            "Frameworks leave out the keys that do not fill the last block, unless they are padded: here zeros do, at "
+            "the end. padding='same' may put some of them at the front.",
+            "A block that is open in part counts whole, with zeros for what is hidden.",
+            "The paper's first block attends to nothing that is compressed, so that a decoder stays causal; here "
+            "lengths and mask are the same for all queries.",
+        ),
+    ),
     "InducedAttention": Porting(
         ("ISAB (induced set attention block)", "attention with inducing points", "attention to learned latents"),
         (

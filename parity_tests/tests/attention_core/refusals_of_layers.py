@@ -21,6 +21,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "HardAttention": {"query_size": 9, "key_size": 10},
     "MultiHeadAttention": {"query_size": 9, "num_heads": 3},
     "LowRankAttention": {"num_positions": 8, "rank": 3},
+    "CompressedAttention": {"query_size": 9, "key_size": 10, "stride": 3},
     "InducedAttention": {"query_size": 9, "num_heads": 3, "num_inducing": 4, "key_size": 10},
     "NadarayaWatson": {},
     "LearnedPositions": {"num_positions": 7, "features": 4},
@@ -91,6 +92,11 @@ LAYERS: Table = {
             "LowRankAttention: mask has 2 axes, expected (batch, one, keys) or (batch, heads, one, keys). Give "
             "mask[:, None, :] if its axes are (batch, keys). Shapes: queries=(2, 5, 4), keys=(2, 7, 4), "
             "values=(2, 7, 6), mask=(2, 7).",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 9), a(2, 7, 10), a(2, 7, 10), dropout_mask=a(2, 5, 7)),
+            "CompressedAttention: axis 'blocks' is 7 in dropout_mask, expected 3: 7 keys make a block of each 3. Give "
+            "a factor for each block.",
         ),
         (
             lambda layer, a: layer(a(2, 5, 9), a(2, 7, 10), a(2, 7, 11)),

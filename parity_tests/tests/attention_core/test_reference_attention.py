@@ -92,6 +92,16 @@ def test_low_rank_attention_attends_to_sums_of_the_open_keys():
     assert_allclose(context, [[[27 / 21, 18 / 21]]], rtol=1e-14)
 
 
+def test_compressed_attention_attends_to_blocks_of_keys():
+    layer = reference.CompressedAttention(1, 1, 2, scale=1.0)
+    weights = {"W_k": np.array([[1.0, 2.0]]), "b_k": np.ones(1), "W_v": np.array([[10.0, 1.0]]), "b_v": np.ones(1)}
+    reference.set_parameters(layer, weights)
+    keys, values = np.log([[[2.0], [3.0], [5.0], [np.nan], [np.inf]]]), np.array([[[2.0], [3.0], [4.0], [9.0], [9.0]]])
+    context, seen = layer(np.array([[[1.0]]]), keys, values, np.array([3]))
+    assert_allclose(seen, [[[18 / 23, 5 / 23, 0.0]]], rtol=1e-14)  # exp(ln 2 + 2 ln 3) and exp(ln 5), times e
+    assert_allclose(context, [[[(18 * 24 + 5 * 41) / 23]]], rtol=1e-14)
+
+
 def test_induced_attention_averages_what_the_inducing_points_have_averaged():
     layer = reference.InducedAttention(1, 1, 2)
     ones = {name: np.ones(array.shape) for name, array in layer.parameters.items() if array.ndim == 2}

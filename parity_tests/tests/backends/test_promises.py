@@ -202,6 +202,21 @@ def test_sums_that_are_the_keys_themselves_make_dot_product_attention(backend: S
         np.testing.assert_allclose(actual, expected, rtol=1e-14, atol=1e-15)
 
 
+def test_blocks_of_one_key_each_make_dot_product_attention(backend: SimpleNamespace):
+    arrays = (uniform(name, shape) for name, shape in (("q", (2, 5, 4)), ("k", (2, 7, 4)), ("v", (2, 7, 6))))
+    given = [backend.runtime.from_numpy(array) for array in arrays]
+    sizes = {"query_size": 4, "key_size": 4, "stride": 1, "value_size": 6}
+    dot, compressed = (
+        backend.runtime.build(getattr(backend.package, name), config, "float64")
+        for name, config in (("DotProductAttention", {}), ("CompressedAttention", sizes))
+    )
+    identity = {"W_k": np.eye(4), "W_v": np.eye(6), "b_k": np.zeros(4), "b_v": np.zeros(6)}
+    backend.package.set_parameters(compressed, identity)
+    for actual, expected in zip(compressed(*given, [3, 0]), dot(*given, [3, 0]), strict=True):
+        actual, expected = map(backend.runtime.to_numpy, (actual, expected))
+        np.testing.assert_allclose(actual, expected, rtol=1e-14, atol=1e-15)
+
+
 def test_inducing_points_are_queries_of_one_attention_and_keys_of_another(backend: SimpleNamespace):
     """The parts, called by hand, give the same."""
     layer, case = layer_of(backend, CASES["InducedAttention-lens_and_mask"], "float64"), CASES["InducedAttention-none"]

@@ -60,6 +60,10 @@ LAYERS: dict[str, tuple[dict[str, int], tuple[np.ndarray, ...]]] = {
         (QUERIES, KEYS, VALUES, LENS, MASK),
     ),
     "LowRankAttention": ({"num_positions": 8, "rank": 2}, (QUERIES, LIKE, VALUES, LENS, MASK[:, :1])),
+    "CompressedAttention": (
+        {"query_size": 5, "key_size": 6, "stride": 2, "value_size": VALUES.shape[-1]},
+        (QUERIES, KEYS, VALUES, LENS, MASK[:, :1]),
+    ),
     "InducedAttention": (
         {"query_size": 5, "num_heads": 5, "num_inducing": 2, "key_size": 6, "value_size": VALUES.shape[-1]},
         (QUERIES, KEYS, VALUES, LENS, MASK[:, :1]),

@@ -107,6 +107,7 @@ LAYERS: dict[str, Graphed] = {
     "MultiHeadAttention": attending(lambda: attention.MultiHeadAttention(8, 2)),
     "MultiHeadAttention-additive": attending(lambda: attention.MultiHeadAttention(8, 2, score="additive")),
     "LowRankAttention": attending(lambda: attention.LowRankAttention(65, 3)),
+    "CompressedAttention": attending(lambda: attention.CompressedAttention(8, 8, 3)),
     "InducedAttention": attending(lambda: attention.InducedAttention(8, 2, 3)),
     "NadarayaWatson": Graphed(
         lambda: attention.NadarayaWatson(),
