@@ -313,5 +313,6 @@ class CompressedAttention(ShortenedAttention):
 def joined_blocks(steps: np.ndarray, stride: int) -> np.ndarray:
     """The features of each `stride` steps in a row; zeros fill the last block."""
     *leading, length, features = steps.shape
-    missing = np.zeros((*leading, -length % stride, features), steps.dtype)
-    return np.concatenate([steps, missing], axis=-2).reshape(*leading, -(-length // stride), stride * features)
+    count = (length + stride - 1) // stride
+    missing = np.zeros((*leading, count * stride - length, features), steps.dtype)
+    return np.concatenate([steps, missing], axis=-2).reshape(*leading, count, stride * features)

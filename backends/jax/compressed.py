@@ -339,5 +339,6 @@ class CompressedAttention(ShortenedAttention):
 def joined_blocks(steps: jax.Array, stride: int) -> jax.Array:
     """The features of each `stride` steps in a row; zeros fill the last block."""
     *leading, length, features = steps.shape
-    filled = jnp.pad(steps, (*[(0, 0)] * len(leading), (0, -length % stride), (0, 0)))
-    return filled.reshape(*leading, -(-length // stride), stride * features)
+    count = (length + stride - 1) // stride
+    filled = jnp.pad(steps, (*[(0, 0)] * len(leading), (0, count * stride - length), (0, 0)))
+    return filled.reshape(*leading, count, stride * features)

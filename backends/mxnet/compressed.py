@@ -364,9 +364,10 @@ class CompressedAttention(ShortenedAttention):
 def joined_blocks(steps: np.ndarray, stride: int) -> np.ndarray:
     """The features of each `stride` steps in a row; zeros fill the last block."""
     *leading, length, features = steps.shape
-    missing = np.zeros((*leading, -length % stride, features), dtype=steps.dtype, ctx=steps.ctx)
+    count = (length + stride - 1) // stride
+    missing = np.zeros((*leading, count * stride - length, features), dtype=steps.dtype, ctx=steps.ctx)
     filled = np.concatenate([steps, missing], axis=-2) if missing.size else steps
-    return filled.reshape(*leading, -(-length // stride), stride * features)
+    return filled.reshape(*leading, count, stride * features)
 
 
 # ------------------------------------------------------------------------------------------------ particular to MXNet

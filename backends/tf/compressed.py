@@ -375,5 +375,6 @@ class CompressedAttention(ShortenedAttention):
 def joined_blocks(steps: tf.Tensor, stride: int) -> tf.Tensor:
     """The features of each `stride` steps in a row; zeros fill the last block."""
     *leading, length, features = (size(steps, axis) for axis in range(steps.shape.rank))
-    filled = tf.pad(steps, (*[(0, 0)] * len(leading), (0, -length % stride), (0, 0)))
-    return tf.reshape(filled, (*leading, -(-length // stride), stride * features))
+    count = (length + stride - 1) // stride
+    filled = tf.pad(steps, (*[(0, 0)] * len(leading), (0, count * stride - length), (0, 0)))
+    return tf.reshape(filled, (*leading, count, stride * features))

@@ -319,5 +319,6 @@ class CompressedAttention(ShortenedAttention):
 def joined_blocks(steps: torch.Tensor, stride: int) -> torch.Tensor:
     """The features of each `stride` steps in a row; zeros fill the last block."""
     *leading, length, features = steps.shape
-    filled = nn.functional.pad(steps, (0, 0, 0, -length % stride))
-    return filled.reshape(*leading, -(-length // stride), stride * features)
+    count = (length + stride - 1) // stride
+    filled = nn.functional.pad(steps, (0, 0, 0, count * stride - length))
+    return filled.reshape(*leading, count, stride * features)

@@ -83,6 +83,7 @@ SIZES = {
     "stride": 2,
     "rank": 3,
     "num_inducing": 3,
+    "blocks": 3,
 }
 """What the examples of docstrings name, and the axes of their arrays."""
 TYPES = {"floating": "float32", "integer": "int32", "boolean": "bool"}
