@@ -63,6 +63,19 @@ def query_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[str, 
         )
 
 
+def one_row_of_mask(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a mask with a row for each query.
+
+    Raises: ShapeError.
+    """
+    if axes.get("one") not in (None, 1):
+        names = ("queries", "keys", "values", "mask")
+        raise ShapeError(
+            f"{title}: axis 'one' is {axes['one']} in mask, expected 1. Give a mask with one row, which is the same "
+            f"for every query: (batch, 1, keys). {listed({name: tuple(given[name].shape) for name in names})}"
+        )
+
+
 def column_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
     """Refuse more keys than the layer has positions.
 

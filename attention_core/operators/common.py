@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attention_core.specification import Option, Tensor
 
 ABNAR = "Abnar and Zuidema 2020, section 3, arXiv:2005.00928"
@@ -70,6 +72,12 @@ MASK = Tensor(
     kind="boolean",
     optional=True,
     broadcast=True,
+)
+LENS_FOR_ALL = replace(VALID_LENS, axes=("batch",))
+MASK_FOR_ALL = replace(
+    MASK,
+    axes=("batch", "heads?", "one", "keys"),
+    meaning="True where a key is open, to all queries; combined with valid_lens by logical and",
 )
 BIAS = Tensor(
     "bias",

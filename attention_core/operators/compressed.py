@@ -10,11 +10,11 @@ from attention_core.operators.common import (
     DROPOUT,
     DROPOUT_MASK,
     LEE,
+    LENS_FOR_ALL,
     LIU_COMPRESSED,
-    MASK,
+    MASK_FOR_ALL,
     NEED_WEIGHTS,
     SCALE,
-    VALID_LENS,
     VALUES,
     WANG,
     WEIGHTS,
@@ -23,12 +23,6 @@ from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION
 from attention_core.rules import column_for_each_key, mask_for_each_block
 from attention_core.specification import Config, Layer, Operator, Option, Parameter, Part, Rule, Sizes, Tensor
 
-_LENS = replace(VALID_LENS, axes=("batch",))
-_ONE_MASK = replace(
-    MASK,
-    axes=("batch", "heads?", "one", "keys"),
-    meaning="True where a key is open, to all queries; combined with valid_lens by logical and",
-)
 _MIXED = (
     "A shortened key mixes positions, so that lengths and mask are the same for all queries. A sequence without an "
     "open key gets weights and context 0. A hidden key and value, NaN and inf included, counts as 0, and gets gradient "
@@ -56,8 +50,8 @@ def _call(
             Tensor("queries", ("batch", "heads?", "queries", query_axis), "query vectors"),
             Tensor("keys", ("batch", "heads?", "keys", key_axis), "key vectors, one for each value"),
             replace(VALUES, axes=("batch", "heads?", "keys", value_axis)),
-            _LENS,
-            _ONE_MASK,
+            LENS_FOR_ALL,
+            MASK_FOR_ALL,
         ),
         options=(NEED_WEIGHTS,),
         keyword_tensors=(replace(DROPOUT_MASK, axes=axes),),
@@ -159,8 +153,8 @@ INDUCED_ATTENTION = Layer(
                 Tensor("queries", ("batch", "queries", "query_size"), "query vectors"),
                 Tensor("keys", ("batch", "keys", "key_size"), "key vectors, one for each value"),
                 Tensor("values", ("batch", "keys", "value_size"), "value vectors, one for each key"),
-                _LENS,
-                replace(_ONE_MASK, axes=("batch", "one", "keys")),
+                LENS_FOR_ALL,
+                replace(MASK_FOR_ALL, axes=("batch", "one", "keys")),
             ),
             options=(NEED_WEIGHTS,),
             keyword_tensors=(

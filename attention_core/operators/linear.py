@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attention_core.operators.common import CONTEXT, KATHAROPOULOS, KEYS, MASK, QUERIES, VALID_LENS, VALUES
-from attention_core.rules import query_for_each_key
+from attention_core.operators.common import CONTEXT, KATHAROPOULOS, KEYS, LENS_FOR_ALL, MASK_FOR_ALL, QUERIES, VALUES
+from attention_core.rules import one_row_of_mask, query_for_each_key
 from attention_core.specification import Operator, Option, Tensor
 
 LINEAR_ATTENTION = Operator(
@@ -20,12 +20,8 @@ LINEAR_ATTENTION = Operator(
         QUERIES,
         KEYS,
         VALUES,
-        replace(VALID_LENS, axes=("batch",)),
-        replace(
-            MASK,
-            axes=("batch", "keys"),
-            meaning="True where a key is open to all queries; combined with valid_lens by logical and",
-        ),
+        LENS_FOR_ALL,
+        MASK_FOR_ALL,
     ),
     options=(
         Option(
@@ -37,7 +33,7 @@ LINEAR_ATTENTION = Operator(
         ),
     ),
     outputs=(CONTEXT,),
-    rules=(query_for_each_key,),
+    rules=(one_row_of_mask, query_for_each_key),
     notes=(
         "No weights are computed: time and memory are linear in the number of keys, and if causal, in blocks of steps, "
         "too. φ(x) is x + 1 above 0 and exp(x) elsewhere, which keeps digits that elu(x) + 1 loses. A query that may "

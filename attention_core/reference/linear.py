@@ -6,7 +6,7 @@ import numpy as np
 
 from attention_core.operators.linear import LINEAR_ATTENTION, LINEAR_ATTENTION_STEP
 from attention_core.reference.arrays import check, promote
-from attention_core.reference.masking import attention_mask
+from attention_core.reference.memory import zero_masked
 
 __all__ = ["linear_attention", "linear_attention_step"]
 
@@ -39,8 +39,8 @@ def linear_attention(
         values: (batch, [heads], keys, value_features); value vectors, one for each key
         valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
             valid_len; out-of-range lengths are clipped
-        mask (default None): booleans (batch, keys), each axis its size or 1; True where a key is open to all queries;
-            combined with valid_lens by logical and
+        mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is open, to
+            all queries; combined with valid_lens by logical and
         causal (default False): whether query i attends to the keys up to i alone, of as many as there are queries
     Returns:
         context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -48,18 +48,17 @@ def linear_attention(
         ShapeError, DtypeError: an array does not fit the operator or the other arrays
         MaskError: a mask is not boolean
         OptionError: an argument is outside its domain
+        ShapeError: a mask with a row for each query
         ShapeError: causal attention with more or fewer queries than keys
     Source: Katharopoulos et al. 2020, sections 3.2 and 3.3, arXiv:2006.16236
     Example:
         context = attention.linear_attention(queries, keys, values)
     """
     check(LINEAR_ATTENTION, causal=causal, queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-    keys, values = promote(keys), promote(values)
-    allowed = attention_mask(keys.shape[-2], valid_lens, None if mask is None else mask[:, None])
-    if allowed is not None:  # the features of a key of -inf are 0
-        allowed = allowed[..., None] if keys.ndim == 4 else allowed[:, 0, :, None]
-        keys, values = np.where(allowed, keys, -np.inf), np.where(allowed, values, 0.0)
+    keys, values, allowed = zero_masked(promote(keys), promote(values), valid_lens, mask)
     keys = feature_map(keys)
+    if allowed is not None:  # the features of 0 are 1
+        keys = np.where(allowed.swapaxes(-1, -2), keys, 0.0)
     sums, norms = keys[..., :, None] * values[..., None, :], keys
     if causal:
         sums, norms = sums.cumsum(axis=-3), norms.cumsum(axis=-2)

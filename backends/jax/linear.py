@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from attention_core.errors import check
 from attention_core.operators.linear import LINEAR_ATTENTION, LINEAR_ATTENTION_STEP
 from backends.jax.arrays import Lengths
-from backends.jax.masking import _attention_mask, precise
+from backends.jax.masking import precise
+from backends.jax.memory import zero_masked
 
 __all__ = ["linear_attention", "linear_attention_step"]
 
@@ -44,8 +45,8 @@ def linear_attention(
         values: (batch, [heads], keys, value_features); value vectors, one for each key
         valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
             valid_len; out-of-range lengths are clipped
-        mask (default None): booleans (batch, keys), each axis its size or 1; True where a key is open to all queries;
-            combined with valid_lens by logical and
+        mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is open, to
+            all queries; combined with valid_lens by logical and
         causal (default False): whether query i attends to the keys up to i alone, of as many as there are queries
     Returns:
         context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -53,24 +54,23 @@ def linear_attention(
         ShapeError, DtypeError: an array does not fit the operator or the other arrays
         MaskError: a mask is not boolean
         OptionError: an argument is outside its domain
+        ShapeError: a mask with a row for each query
         ShapeError: causal attention with more or fewer queries than keys
     Source: Katharopoulos et al. 2020, sections 3.2 and 3.3, arXiv:2006.16236
     Example:
         context = attention.linear_attention(queries, keys, values)
     """
     check(LINEAR_ATTENTION, causal=causal, queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-    allowed = _attention_mask(keys.shape[-2], valid_lens, None if mask is None else mask[:, None])
-    return _linear_attention(queries, keys, values, allowed, causal)
+    return _linear_attention(queries, *zero_masked(keys, values, valid_lens, mask), causal)
 
 
 def _linear_attention(
     queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None, causal: bool
 ) -> jax.Array:
     dtype = values.dtype
-    if mask is not None:  # the features of a key of -inf are 0
-        seen = mask[..., None] if keys.ndim == 4 else mask[:, 0, :, None]
-        keys, values = jnp.where(seen, keys, -jnp.inf), jnp.where(seen, values, 0.0)
     queries, keys = feature_map(queries), feature_map(keys)
+    if mask is not None:  # the features of 0 are 1
+        keys = jnp.where(mask.mT, keys, 0.0)
     last = [(0, 0)] * (values.ndim - 1) + [(0, 1)]
     values = jnp.pad(precise(values), last, constant_values=1.0)  # a feature of ones, whose weighted sum is the norm
     totals = causal_totals(queries, keys, values) if causal else queries @ (keys.mT @ values)

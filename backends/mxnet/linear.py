@@ -6,7 +6,9 @@ from mxnet import np, npx
 
 from attention_core.operators.linear import LINEAR_ATTENTION, LINEAR_ATTENTION_STEP
 from backends.mxnet.arrays import Lengths, check
-from backends.mxnet.masking import _attention_mask, precise
+from backends.mxnet.masking import precise
+from backends.mxnet.memory import zero_masked
+from backends.mxnet.pooling import shown
 
 __all__ = ["linear_attention", "linear_attention_step"]
 
@@ -42,8 +44,8 @@ def linear_attention(
         values: (batch, [heads], keys, value_features); value vectors, one for each key
         valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
             valid_len; out-of-range lengths are clipped
-        mask (default None): booleans (batch, keys), each axis its size or 1; True where a key is open to all queries;
-            combined with valid_lens by logical and
+        mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is open, to
+            all queries; combined with valid_lens by logical and
         causal (default False): whether query i attends to the keys up to i alone, of as many as there are queries
     Returns:
         context: (batch, [heads], queries, value_features); weighted averages of the values
@@ -51,14 +53,14 @@ def linear_attention(
         ShapeError, DtypeError: an array does not fit the operator or the other arrays
         MaskError: a mask is not boolean
         OptionError: an argument is outside its domain
+        ShapeError: a mask with a row for each query
         ShapeError: causal attention with more or fewer queries than keys
     Source: Katharopoulos et al. 2020, sections 3.2 and 3.3, arXiv:2006.16236
     Example:
         context = attention.linear_attention(queries, keys, values)
     """
     check(LINEAR_ATTENTION, causal=causal, queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-    allowed = _attention_mask(keys.shape[-2], valid_lens, None if mask is None else mask[:, None], keys.ctx)
-    return _linear_attention(queries, keys, values, allowed, causal)
+    return _linear_attention(queries, *zero_masked(keys, values, valid_lens, mask), causal)
 
 
 def _linear_attention(
@@ -67,12 +69,9 @@ def _linear_attention(
     dtype = values.dtype
     if queries.size == 0 or keys.size == 0 or values.size == 0:  # over an empty axis, MXNet reads foreign memory
         return np.zeros((*queries.shape[:-1], values.shape[-1]), dtype=dtype, ctx=values.ctx)
-    if mask is not None:  # the features of a key of -inf are 0
-        seen = np.expand_dims(mask, -1) if keys.ndim == 4 else np.expand_dims(mask[:, 0], -1)
-        # The fills are arrays: the gradient of where(condition, array, number) goes to the wrong side.
-        keys = np.where(seen, keys, np.full_like(keys, -np.inf))
-        values = np.where(seen, values, np.zeros_like(values))
     queries, keys, values = feature_map(queries), feature_map(keys), precise(values)
+    if mask is not None:  # the features of 0 are 1
+        keys = shown(np.expand_dims(mask[..., 0, :], -1), keys)
     ones = np.ones_like(values[..., :1])  # a feature of ones, whose weighted sum is the norm
     values = np.concatenate([values, ones], axis=-1)
     if causal:

@@ -295,8 +295,6 @@ class Drawn:
         lens, mask, end = inputs.get("valid_lens"), inputs.get("mask"), sizes[self._padded_axis]
         if "mask" in tensors and tensors["mask"].axes.count(self._padded_axis) == 2:
             mask = None  # of self-attention, in which a step that none sees has outputs
-        if mask is not None and mask.ndim == 2:  # the same for all queries
-            mask = mask[:, None, None] if "heads" in self.sizes else mask[:, None]
         allowed = reference.attention_mask(end, lens, mask)
         if allowed is None:
             allowed = np.ones((1, 1, end), bool)

@@ -17,7 +17,7 @@ import attention_core
 from attention_core import draws, reference
 from attention_core.differentiation import gradients as complex_step
 from attention_core.operators import find
-from attention_core.specification import Layer, Operator
+from attention_core.specification import Layer
 from backends.archives import ArchiveError, load_arrays, pack_arrays, save_arrays
 from parity_tests.cases.call import SECOND, STEPS, Function, bind, layer_called, layer_of, output_names, repeated, train
 from parity_tests.cases.case import Arrays, Case, computed_in, is_floating
@@ -169,14 +169,6 @@ def computed_gradients(
     return complex_step(call, {**floating, **parameters}, factors, stacked=stackable(case, masks))
 
 
-def has_mask_of_keys(case: Case) -> bool:
-    """Whether a call has a mask without queries, whose rank does not settle whether there are heads."""
-    entry = find(case.operator)
-    return isinstance(entry, Operator) and any(
-        tensor.name == "mask" and tensor.axes == ("batch", "keys") for tensor in entry.tensors
-    )
-
-
 COUNTS = ("valid_lens", "position", "offset")
 """The ends of the names of integers of each sequence."""
 
@@ -186,8 +178,6 @@ def open_masks(case: Case, inputs: Arrays) -> Arrays:
 
     The rank of a mask settles the number of axes. A second call has the mask of the first unless it has one of its own.
     """
-    if has_mask_of_keys(case):
-        return {}
     entry = find(case.operator)
     calls = entry.methods if isinstance(entry, Layer) else (entry,)
     masks = {tensor.name for call in calls for tensor in call.inputs if tensor.name.endswith("mask")}
@@ -205,10 +195,8 @@ def open_masks(case: Case, inputs: Arrays) -> Arrays:
 def stackable(case: Case, masks: Arrays) -> bool:
     """Whether perturbations may share a pass: with these masks beside the inputs, the number of axes has to be known.
 
-    It is not with an offset of each sequence where a call has no mask, nor with a mask or lengths of keys alone.
+    It is not with an offset of each sequence where a call has no mask.
     """
-    if has_mask_of_keys(case):
-        return not {"valid_lens", "mask"} & {*case.inputs}
     if set(open_masks(case, case.inputs)) - set(masks):
         return False
     return "mask" in {**case.inputs, **masks} or "offset" not in case.inputs

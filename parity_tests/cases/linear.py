@@ -11,7 +11,7 @@ from attention_core.operators.linear import LINEAR_ATTENTION, LINEAR_ATTENTION_S
 from parity_tests.cases.case import DTYPES, EXACT, FULL, Arrays, Case, Sizes, drawn_tensors
 from parity_tests.cases.masking import ATTENTION, BATCH_LENS, EMPTY, hidden_variants
 
-MASK = np.array([[True, False, True, True, False, True, True], [False, True, True, False, True, True, False]])
+MASK = np.array([[[True, False, True, True, False, True, True]], [[False, True, True, False, True, True, False]]])
 """Keys that are open to all queries."""
 
 STEPS = {**ATTENTION, "queries": 7}
@@ -30,7 +30,7 @@ def linear_cases() -> Iterator[Case]:
 
     def open_inputs(sizes: Sizes) -> Arrays:
         lens = np.full(sizes["batch"], sizes["keys"], np.int32)
-        mask = np.ones((sizes["batch"], sizes["keys"]), bool)
+        mask = np.ones((sizes["batch"], 1, sizes["keys"]), bool)
         return {**drawn_tensors(operator, sizes), "valid_lens": lens, "mask": mask}
 
     plain, full = drawn_tensors(operator, sizes), open_inputs(sizes)
@@ -44,7 +44,7 @@ def linear_cases() -> Iterator[Case]:
     shows = "A sequence whose queries may attend to nothing, and a length beyond the keys."
     yield case("fully_masked", shows, {**full, "valid_lens": np.array([-2, 9], np.int32), "mask": MASK})
     with_heads = drawn_tensors(operator, sizes, heads=True)
-    yield case("heads", "Heads, with lengths and a mask.", {**with_heads, **both})
+    yield case("heads", "Heads, with lengths and a mask.", {**with_heads, **both, "mask": MASK[:, None]})
     for label, shows, inputs in hidden_variants(full):
         yield case(label, shows, {**inputs, "valid_lens": BATCH_LENS})
     yield case("large", "Features in the hundreds of either sign, and some that are 0.", {**full, **large(plain)})
@@ -59,7 +59,7 @@ def linear_cases() -> Iterator[Case]:
 
     steps = open_inputs(STEPS)
     yield case("causal", "Each query attends to the keys up to its own.", steps, DTYPES, causal=True)
-    late = MASK & [[False, False, True, True, True, True, True], [False] * 7]
+    late = MASK & [[[False, False, True, True, True, True, True]], [[False] * 7]]
     shows = "The first queries of a sequence, and all of the other one, may attend to nothing."
     yield case("causal_mask", shows, {**steps, "mask": late}, causal=True)
     with_heads = drawn_tensors(operator, STEPS, heads=True)

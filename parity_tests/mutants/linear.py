@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attention_core.reference.linear import feature_map, read_sums
-from attention_core.reference.masking import attention_mask
+from attention_core.reference.memory import zero_masked
 from parity_tests.cases.case import Arrays, Case
 from parity_tests.mutants.mutant import mutant
 from parity_tests.mutants.shared import NOTHING, where_all
@@ -19,10 +19,6 @@ CAUSAL = "linear_attention-causal*"
 
 def _has_keys(case: Case, inputs: Arrays) -> bool:
     return all(array.size for array in inputs.values())
-
-
-def _by_key(allowed: Any, array: Any) -> Any:
-    return allowed[..., None] if array.ndim == 4 else allowed[:, 0, :, None]
 
 
 @mutant(LINEAR, of="linear.read_sums", touches=where_all(_has_keys))
@@ -75,10 +71,7 @@ def linear_scaled(original: Any, queries: Any) -> Any:
 )
 def hidden_features_of_one(original: Any, keys: Any, values: Any, valid_lens: Any, mask: Any) -> Any:
     """Hidden keys become 0, whose features are 1, and count in the norm."""
-    allowed = attention_mask(keys.shape[-2], valid_lens, None if mask is None else mask[:, None])
-    if allowed is None:
-        return original()
-    keys, values = (np.where(_by_key(allowed, array), array, 0.0) for array in (keys, values))
+    keys, values, _ = zero_masked(keys, values, valid_lens, mask)
     return original(keys=keys, values=values, valid_lens=None, mask=None)
 
 

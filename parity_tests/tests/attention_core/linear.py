@@ -16,11 +16,10 @@ def by_weights(inputs: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> 
         np.where(inputs[name] > 0.0, inputs[name] + 1.0, np.exp(np.minimum(inputs[name], 0.0)))
         for name in ("queries", "keys")
     )
-    mask = inputs["mask"][:, None] if "mask" in inputs else None
-    allowed = attention_mask(keys.shape[-2], inputs.get("valid_lens"), mask)
+    allowed = attention_mask(keys.shape[-2], inputs.get("valid_lens"), inputs.get("mask"))
     weights = queries @ keys.swapaxes(-1, -2)
     if allowed is not None:
-        weights = weights * (allowed if weights.ndim == 3 else allowed[:, None])
+        weights = weights * (allowed if weights.ndim == allowed.ndim else allowed[:, None])
     if options.get("causal"):
         weights = np.tril(weights)
     total = weights.sum(axis=-1, keepdims=True)

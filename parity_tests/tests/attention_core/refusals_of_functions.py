@@ -145,8 +145,9 @@ FUNCTIONS: Table = {
         ),
         (
             lambda b, a: b.linear_attention(a(2, 5, 4), a(2, 7, 4), a(2, 7, 6), mask=a(2, 5, 7, dtype=bool)),
-            "linear_attention: mask has 3 axes, expected (batch, keys). Shapes: queries=(2, 5, 4), keys=(2, 7, 4), "
-            "values=(2, 7, 6), mask=(2, 5, 7).",
+            "linear_attention: axis 'one' is 5 in mask, expected 1. Give a mask with one row, which is the same for "
+            "every query: (batch, 1, keys). Shapes: queries=(2, 5, 4), keys=(2, 7, 4), values=(2, 7, 6), "
+            "mask=(2, 5, 7).",
         ),
         (
             lambda b, a: b.linear_attention_step(a(2, 4), a(2, 4), a(2, 6), a(2, 4, 7), a(2, 4)),
