@@ -52,6 +52,9 @@ DTYPES = tuple(TOLERANCES)
 BESIDE = {"b_k": "W_k"}
 """The ends of quantities that are 0 up to rounding, and of those that scale their errors: see `judge.tolerances`."""
 
+LOGARITHMS = {"beam": "scores", "log_prob": "log_prob"}
+"""By method, what sums logarithms of probabilities: ln(1 + x) is off by eps of 1 + x, however small it is."""
+
 NUDGE = 2.0**-12
 NUDGES = 3
 
@@ -101,6 +104,8 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
     largest_of = {name: float(np.abs(array).max(initial=0.0)) for name, array in expected.items() if is_gradient(name)}
     for name in expected:
         eps = allowed.eps * growth
+        if LOGARITHMS.get(drawn.method) == name and (largest := np.abs(expected[name]).max(initial=0.0)) > 0.0:
+            eps *= max(1.0, float(1.0 / largest))
         beside = next((name.removesuffix(end) + scale for end, scale in BESIDE.items() if name.endswith(end)), "")
         if largest_of.get(name) == 0.0:
             # Where terms cancel, as those of a single key or of a bias that all keys share, their rounding may be left,
