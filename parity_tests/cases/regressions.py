@@ -29,10 +29,7 @@ FOUND: tuple[Drawn, ...] = (
         method="beam",
         seed=35066,
         sizes={"features": 4, "hidden_size": 2, "num_layers": 4, "target_vocab_size": 2},
-        options={
-            **{"activation": "gelu", "gated": True, "last_norm": True},
-            **{"bos": 1, "eos": 0, "width": 2},
-        },
+        options={"activation": "gelu", "gated": True, "last_norm": True, "bos": 1, "eos": 0, "width": 2},
         scales={"parameters": 2.0},
         forward=True,
     ),

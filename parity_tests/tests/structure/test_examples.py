@@ -90,6 +90,14 @@ def test_positions(backend: SimpleNamespace, example: Callable[..., str]):
 
 
 @ONCE
+def test_long_inputs(backend: SimpleNamespace, example: Callable[..., str]):
+    """A row of milliseconds and one of MiB for each length, in six forms."""
+    rows = [line.split() for line in example("long_inputs.py", backend.name, 256).splitlines()[2:]]
+    assert [row[:-6] for row in rows] == [["256", "ms"], ["MiB"]]
+    assert all(float(number) > 0.0 for row in rows for number in row[-6:])
+
+
+@ONCE
 def test_patterns(backend: SimpleNamespace, example: Callable[..., str], tmp_path: Path):
     """Of what is left out, some comes over further layers and some never; each head has its pattern."""
     file = tmp_path / "patterns.png"
