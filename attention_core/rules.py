@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attention_core.errors import OptionError, ShapeError, check_needed, check_tokens, check_unused, listed
+from attention_core.errors import ADVICE, OptionError, ShapeError, check_needed, check_tokens, check_unused, listed
 
 
 def one_row(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
@@ -68,12 +68,9 @@ def one_row_of_mask(title: str, given: Mapping[str, Any], axes: Mapping[str, int
 
     Raises: ShapeError.
     """
-    if axes.get("one") not in (None, 1):
-        names = ("queries", "keys", "values", "mask")
-        raise ShapeError(
-            f"{title}: axis 'one' is {axes['one']} in mask, expected 1. Give a mask with one row, which is the same "
-            f"for every query: (batch, 1, keys). {listed({name: tuple(given[name].shape) for name in names})}"
-        )
+    if axes.get("one", 1) != 1:
+        shapes = listed({name: tuple(given[name].shape) for name in ("queries", "keys", "values", "mask")})
+        raise ShapeError(f"{title}: axis 'one' is {axes['one']} in mask, expected 1. {ADVICE['one']} {shapes}")
 
 
 def column_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
