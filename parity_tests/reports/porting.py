@@ -151,8 +151,8 @@ PORTING: dict[str, Porting] = {
             "Written as elu(x) + 1, features below the eps of the dtype are 0: in float32, those of x < -17.",
             "fast_transformers adds 1e-6 to the divisor, which shrinks contexts of small features, and expects arrays "
             "as (batch, steps, heads, features).",
-            "A mask hides keys from all queries, (batch, keys). Keys that are cleared before φ have features of 1, and "
-            "count in the divisor.",
+            "A mask hides keys from all queries: (batch, 1, keys). Keys that are cleared before φ have features of 1, "
+            "and count in the divisor.",
         ),
     ),
     "linear_attention_step": Porting(
