@@ -318,7 +318,8 @@ def test_what_nobody_reads_of_a_sequence_is_left_out(name: str, score: str, cell
     read = torch.arange(4) < lens[:, None]
     state = torch.tensor(uniform("s", (2, 3, layer.sizes["state_size"])), requires_grad=True)
     cotangent, found = torch.tensor(uniform("d", (3, 4, 5))) * read[..., None], []
-    for left_out in (None, lens):
+    for path, left_out in (("plain", None), ("blocked", lens)):
+        choice.set_path(path)
         features, _, weights = layer._features(TOKENS, state, **given, lens=left_out)
         gradients = torch.autograd.grad(features, [state, *layer.parameters()], cotangent, allow_unused=True)
         found.append([features[read], weights[read], *gradients])
