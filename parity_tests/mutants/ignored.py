@@ -82,7 +82,6 @@ ignored(
     green="*:weights",
 )
 ignored("linear_causal_ignored", "linear_attention", "causal", red="linear_attention-causal*:*")
-ignored("linear_mask_ignored", "linear_attention", "mask", red="linear_attention-{*mask*,heads}:*")
 ignored(
     "linear_lens_ignored",
     "linear_attention",

@@ -75,6 +75,12 @@ def hidden_features_of_one(original: Any, keys: Any, values: Any, valid_lens: An
     return original(keys=keys, values=values, valid_lens=None, mask=None)
 
 
+@mutant("linear_attention-*", of="linear_attention", red="linear_attention-{*mask*,heads}:*")
+def linear_mask_ignored(original: Any, mask: Any) -> Any:
+    """What the mask says is ignored; its rank still settles the number of axes."""
+    return original(mask=None if mask is None else np.ones_like(mask))
+
+
 @mutant("linear_attention-{none,causal,causal_blocks}", of="linear_attention", red=CAUSAL + ":*")
 def own_key_hidden(original: Any, keys: Any, values: Any, causal: Any) -> Any:
     """A causal query attends only to the keys before its own."""

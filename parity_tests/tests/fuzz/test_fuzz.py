@@ -66,7 +66,7 @@ def fuzzed(job: Job, examples: int, *operators: str, step: int = 7, dtypes: tupl
 
 @pytest.fixture(scope="module")
 def drawn() -> list[Drawn]:
-    return [draw(0, FAMILY * number) for number in range(3000)]
+    return [draw(0, FAMILY * number, [operator]) for operator in NAMES for number in range(80)]
 
 
 @pytest.fixture(scope="module")
