@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,7 +70,8 @@ def cluster_of_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]
             distributed.LocalCluster(
                 n_workers=WORKERS, threads_per_worker=1, dashboard_address=None, silence_logs="CRITICAL"
             ) as made,
-            distributed.Client(made, set_as_default=False) as client,
+            # By its address: one that is passed the cluster itself replaces what it knows while news of workers come in.
+            distributed.Client(made.scheduler_address, set_as_default=False) as client,
         ):
             client.register_plugin(Faults(str(folder)))
             yield Local(made, client, folder)
@@ -78,9 +80,13 @@ def cluster_of_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]
 @pytest.fixture
 def local(cluster_of_four: Local) -> Iterator[Local]:
     """The cluster with all of its workers, and without the faults of another test."""
-    # A nanny gives up a worker that is killed before its start is through, and is replaced itself.
-    cluster_of_four.made.scale(WORKERS)
-    cluster_of_four.client.wait_for_workers(WORKERS, timeout=60)
+    # A nanny gives up a worker that is killed before its start is through, and is replaced itself, once it is missed.
+    for _ in range(12):
+        cluster_of_four.made.scale(WORKERS)
+        with contextlib.suppress(TimeoutError):
+            cluster_of_four.client.wait_for_workers(WORKERS, timeout=10)
+            break
+    assert len(cluster_of_four.pids()) == WORKERS
     yield cluster_of_four
     for file in cluster_of_four.folder.iterdir():
         file.unlink()
