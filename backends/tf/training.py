@@ -182,7 +182,8 @@ class Trainer:
             logits, _ = model(**batch.arguments, training=training)
             return masked_cross_entropy(logits, targets, batch.target_lens)
         self._check(batch)
-        features = model._features(**batch.arguments, training=training)
+        # Not by a call, in which Keras would cast.
+        features = model._features(**model._cast(batch.arguments), training=training)
         allowed = open_steps(targets, batch.target_lens)
         logits = model.decoder._logits(tf.boolean_mask(features, allowed))
         losses = losses_of(logits, tf.boolean_mask(targets, allowed))

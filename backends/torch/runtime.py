@@ -61,8 +61,8 @@ def build(layer: type[nn.Module], options: Mapping[str, Any], dtype: str, device
     parameters = getattr(torch, dtype if half == dtype else "float32")
     built = layer(**options, **({"dtype": parameters, "device": device} if layer.specification.trainable else {}))
     if half != dtype:
-        autocast: Any = torch.autocast(torch.device(device).type, getattr(torch, half))
-        built.autocast = autocast
+        precision: Any = torch.autocast(torch.device(device).type, getattr(torch, half))
+        built.precision = precision
     return built.eval()
 
 
@@ -78,7 +78,7 @@ def vjp(
     cotangents nothing is differentiated, and no gradients are returned.
     """
     if not cotangents:
-        with torch.no_grad(), getattr(layer, "autocast", contextlib.nullcontext()):
+        with torch.no_grad(), getattr(layer, "precision", contextlib.nullcontext()):
             return function(layer, **arguments), {}, {}
     # Not copied: a call that changes its arguments shall be seen to do so.
     arguments = {
@@ -87,7 +87,7 @@ def vjp(
     }
     differentiable = {name: tensor for name, tensor in arguments.items() if tensor.requires_grad}
     parameters = [] if layer is None else list(layer.parameters())
-    with getattr(layer, "autocast", contextlib.nullcontext()):
+    with getattr(layer, "precision", contextlib.nullcontext()):
         outputs = function(layer, **arguments)
     sources = [*differentiable.values(), *parameters]
     targets = [index for index in cotangents if outputs[index].requires_grad]

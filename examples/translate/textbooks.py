@@ -1,10 +1,11 @@
 """What attention, its score, the recurrent layer or a Transformer cost and gain in the textbooks' set-ups, row by row.
 
-    python examples/translate/textbooks.py FILE [--backend torch] [--folder textbooks] [--speed]
+    python examples/translate/textbooks.py FILE [--backend torch] [--folder textbooks] [--speed | --exact]
 
 FILE holds English-French pairs, shortest first, as `attention-parity translate train --download` fetches them. Models
 that are in the folder already are not trained again. --speed trains a few steps of each in turn, in one process, and
-prints how fast each is beside the first.
+prints how fast each is beside the first. --exact trains the textbooks' translators with every setting as they print it,
+and draws what the last one attends to.
 """
 
 import argparse
@@ -13,12 +14,15 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from parity_tests.cli.translate import start_worker
 from parity_tests.translation import corpus
+from parity_tests.translation.bleu import third_party_score
 from parity_tests.translation.model import Settings, new_model, read_data
+from parity_tests.translation.preparation import load_model
 
 SENTENCES = ("go .", "i lost .", "i won !", "i'm home .")
 SHARED = {
@@ -33,6 +37,31 @@ SETUPS = {
     "large": {**SHARED, "--max-tokens": 9, "--embed": 256, "--hidden": 256, "--batch-size": 128, "--epochs": 30},
     "small": {**SHARED, "--max-tokens": 10, "--embed": 32, "--hidden": 32, "--batch-size": 64, "--epochs": 250},
 }
+PRINTED = {
+    "go .": "va !",
+    "i lost .": "j'ai perdu .",
+    "he's calm .": "il est calme .",
+    "i'm home .": "je suis chez moi .",
+    "good night !": "bonne nuit !",
+    "i'm ok .": "je vais bien .",
+    "i won !": "j'ai gagné !",
+}
+"""The sentences that textbooks translate, with the translation that each is scored against."""
+
+SMALL = {"--embed": 32, "--hidden": 32, "--batch-size": 64, "--max-tokens": 10, "--max-norm": 0.03}
+LARGE = {"--embed": 256, "--hidden": 256, "--batch-size": 128, "--max-tokens": 9, "--max-norm": 1}
+EXACT: dict[str, dict[str, Any]] = {
+    "500 epochs": SMALL | {"--train": 1000, "--min-frequency": 3, "--rnn": "lstm", "--dropout": 0, "--epochs": 500},
+    "250 epochs": SMALL | {"--train": 512, "--min-frequency": 2, "--dropout": 0.1, "--epochs": 250},
+    "30 epochs": LARGE | {"--train": 512, "--min-frequency": 2, "--dropout": 0.2, "--epochs": 30},
+}
+"""The textbooks' set-ups in the order of their editions, with and without attention.
+
+The first two clip the gradient of a sum: over the sentences, of the mean over 10 steps. That of the mean over tokens,
+which is clipped here, is as many times smaller as a batch has tokens for each step: about 30.
+"""
+COMMON = {"--validation": 128, "--layers": 2, "--learning-rate": 0.005, "--initialization": "xavier"}
+
 ROUNDS, STEPS = 5, 3
 ATTENTION = {
     "none": {"--decoder": "fixed"},
@@ -71,26 +100,36 @@ def translate(*arguments: object) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+def train(model: Path, given: Mapping[str, object]) -> None:
+    """Train a model with these options, unless its file is there."""
+    if not model.exists():
+        translate("train", *(word for pair in given.items() for word in pair), "-o", model)
+
+
 def main() -> None:
     """Train every combination, and print a table in Markdown."""
     parser = argparse.ArgumentParser(description="Train the textbooks' translators, and compare them.")
     parser.add_argument("file", type=Path)
     parser.add_argument("--backend", default="torch")
     parser.add_argument("--folder", type=Path, default=Path("textbooks"))
-    parser.add_argument("--speed", action="store_true")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--speed", action="store_true")
+    chosen.add_argument("--exact", action="store_true")
     arguments = parser.parse_args()
     if arguments.speed:
         speeds(arguments.file, arguments.backend)
         return
     arguments.folder.mkdir(parents=True, exist_ok=True)
+    if arguments.exact:
+        exact(arguments.file, arguments.backend, arguments.folder)
+        return
     print("| set-up | attention | RNN | loss | seen: k=2 | held out: k=2 | " + " | ".join(SENTENCES) + " |")
     print("|---|---|---|---|---|---|" + "---|" * len(SENTENCES))
     for setup, options in SETUPS.items():
         for (attention, rnn), chosen in kinds(setup).items():
             model = arguments.folder / f"{setup}-{attention}-{rnn}.safetensors"
             given = {**options, **chosen, "--corpus": arguments.file, "--backend": arguments.backend}
-            if not model.exists():
-                translate("train", *(word for pair in given.items() for word in pair), "-o", model)
+            train(model, given)
             print(row(setup, attention, rnn, model, arguments.folder / "scores.json"), flush=True)
 
 
@@ -117,6 +156,29 @@ def speeds(file: Path, backend: str) -> None:
         first = next(iter(medians.values()))
         for (attention, rnn), median in medians.items():
             print(f"| {setup} | {attention} | {rnn} | {first / median:.2f} |", flush=True)
+
+
+def exact(file: Path, backend: str, folder: Path) -> None:
+    """Print a row for each of the textbooks' set-ups, and draw the weights of the last one."""
+    print("| set-up | attention | loss | mean over padded steps | tokens per second | " + " | ".join(PRINTED) + " |")
+    print("|---|---|---|---|---|" + "---|" * len(PRINTED))
+    for setup, options in EXACT.items():
+        for attention in ("none", "additive"):
+            model = folder / f"{setup}-{attention}.safetensors".replace(" ", "-")
+            given = {**COMMON, **options, **ATTENTION[attention], "--corpus": file, "--backend": backend}
+            train(model, given)
+            epochs = load_model(model, last=True).history
+            loss, rate = epochs[-1]["loss"], statistics.median(epoch["tokens_per_second"] for epoch in epochs)
+            cells = [setup, attention, f"{loss:.3f}", f"{loss / options['--max-tokens']:.4f}", f"{rate:,.0f}"]
+            lines = translate("run", model, "--last", *PRINTED).splitlines()
+            for line, expected in zip(lines, PRINTED.values(), strict=True):
+                translation = line.partition("→")[2].split()
+                score = third_party_score(translation, [expected.split()])
+                cells.append(f"{' '.join(translation)} ({score:.2f})")
+            print("| " + " | ".join(cells) + " |", flush=True)
+    picture = folder / "weights.png"
+    translate("run", model, "--last", *list(PRINTED)[-4:], "--heatmap", picture, "--overwrite")
+    print(f"Its weights for the last four sentences: {picture}")
 
 
 def row(setup: str, attention: str, rnn: str, model: Path, scores: Path) -> str:

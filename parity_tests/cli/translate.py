@@ -111,6 +111,7 @@ training_options = options.combined(
     setting("--norm", "Whether a Transformer normalizes behind its sublayers, or before them."),
     setting("--positions", "How a Transformer knows positions."),
     setting("--tied/--untied", "Whether the embedding of a Transformer's decoder gives its logits, too."),
+    setting("--initialization", "Draw matrices within 1/√inputs, or by Xavier, with biases of 0."),
     setting("--dropout", "Dropout rate."),
     setting("--framework-dropout/--dropout-as-data", "Draw the dropout masks by the framework, or from the seed."),
     setting("--optimizer", "The optimiser."),
@@ -122,7 +123,7 @@ training_options = options.combined(
     setting("--epochs", "Number of epochs."),
     setting("--patience", "Stop after N epochs without a lower validation loss."),
     setting("--seed", "Seed of initial parameters, batch order and dropout masks."),
-    setting("--dtype", "The dtype of parameters and computation."),
+    setting("--dtype", "The dtype of parameters and computation; mixed_bfloat16: parameters in float32."),
 )
 beam_option = click.option(
     "--beam",

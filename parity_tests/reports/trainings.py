@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from parity_tests.translation.corpus import normalise
-from parity_tests.translation.model import Model
+from parity_tests.translation.model import MIXED, Model
 
 SHOWN = 6
 """The maximum number of printed sentences."""
@@ -65,7 +65,8 @@ def print_comparison(
     differ = ", ".join(f"{len(differing)} of {name} differ" for name, differing in moved.items())
     count, judged = len(report["between_models"]), settings.dtype == "float64"
     near = "[green]near[/]" if report["near"] else "[bold red]apart[/]"
-    each = f"[bold red]{differ}[/]" if moved else "[green]the same[/]"
+    some = f"{differ}, informational" if settings.dtype == MIXED else f"[bold red]{differ}[/]"
+    each = some if moved else "[green]the same[/]"
     every = f"[bold red]{count} differ[/]" if judged else f"{count} differ, informational"
     for line in (
         f"losses        {near}: {report['distance_judged']:.1e} at most in the first {report['judged_steps']} steps "

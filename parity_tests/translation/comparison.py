@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from parity_tests.translation.model import Model
+from parity_tests.translation.model import MIXED, Model
 
-CLOSE = {"float64": 1e-11, "float32": 5e-3}
+CLOSE = {"float64": 1e-11, "float32": 5e-3, MIXED: 5e-2}
 """The largest relative distance between the losses of two frameworks in the steps compared: 5e4 eps of the dtype.
 
 A training with large steps is chaotic, and doubles rounding differences every few steps: 2e3 eps were measured after 50
-steps of the textbooks' set-up with Adam, and 2e7 after 120. A misplaced epsilon gives 1e7 eps after two.
+steps of the textbooks' set-up with Adam, and 2e7 after 120. A misplaced epsilon gives 1e7 eps after two. In bfloat16,
+whose losses have three digits, 8e-3 were measured in the first 50 steps.
 """
 
 
@@ -50,8 +51,9 @@ def compare(models: Mapping[str, Model], translations: Mapping[str, Mapping[str,
         "sentences": len(sources),
         "moved": moved,
         "between_models": between,
-        # Trainings in float32 part in the end: what they become are other models, none of them better.
-        "same": not any(moved.values()) and (settings.dtype == "float32" or not between),
+        # Trainings of less than float64 part in the end: what they become are other models, none of them better.
+        # In bfloat16, two tokens often have equal logits but for rounding.
+        "same": (settings.dtype == MIXED or not any(moved.values())) and (settings.dtype != "float64" or not between),
         "trainings": {
             name: {
                 "epochs": model.epoch,

@@ -8,6 +8,7 @@ a Trainer.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -21,7 +22,7 @@ from attention_core.errors import AttentionError, check_options
 from attention_core.operators import SPECIFICATION_VERSION
 from attention_core.operators.training import Batch
 from attention_core.operators.translation import TRANSLATORS
-from attention_core.specification import Layer
+from attention_core.specification import Layer, Sizes
 from backends.archives import ArchiveError
 from backends.schema import Range, SchemaError, shown, typed
 from parity_tests.translation import corpus
@@ -31,6 +32,8 @@ KIND = "translation model"
 DATES = "dates"
 """The name of the generated corpus."""
 
+MIXED = "mixed_bfloat16"
+"""Computation in bfloat16 with parameters in float32, as Keras names that policy."""
 MOST_PAIRS, MOST_TOKENS = 10**8, 2**20
 """The largest number of pairs in a split, and of tokens in a batch."""
 
@@ -53,8 +56,9 @@ class Settings:
     corpus is DATES, or the name of a file, and digest the SHA-256 of its pairs; train, validation and test are numbers
     of pairs, drawn from the whole corpus if shuffle, and from its beginning otherwise. split selects the tokenisation.
     A sentence has at most max_tokens, including eos; a token of the vocabulary occurs at least min_frequency times.
-    Model options have the names of the layer's arguments; the features of a Transformer are embed_size. Dropout masks
-    are data, unless framework_dropout lets the framework draw them. by_length batches sentences of similar length.
+    Model options have the names of the layer's arguments; the features of a Transformer are embed_size. For
+    initialization see `initial_parameters`. Dropout masks are data, unless framework_dropout lets the framework draw
+    them. by_length batches sentences of similar length. mixed_bfloat16 computes in bfloat16, with float32 parameters.
     """
 
     corpus: str = DATES
@@ -78,6 +82,7 @@ class Settings:
     norm: Literal["post", "pre"] = "post"
     positions: Literal["sinusoidal", "learned", "rotary", "relative", "alibi", "none"] = "sinusoidal"
     tied: bool = False
+    initialization: Literal["uniform", "xavier"] = "uniform"
     dropout: Annotated[float, Range(0.0, 0.999)] = 0.0
     framework_dropout: bool = False
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -89,7 +94,7 @@ class Settings:
     epochs: Annotated[int, Range(1, 10**6)] = 30
     patience: Annotated[int, Range(1, 10**6)] | None = None
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
-    dtype: Literal["float32", "float64"] = "float32"
+    dtype: Literal["float32", "float64", "mixed_bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         if self.batch_size * self.max_tokens > MOST_TOKENS:
@@ -105,6 +110,11 @@ class Settings:
     def tokens(self, sentence: str) -> list[str]:
         """The tokens of a sentence."""
         return corpus.SPLITTERS[self.split](sentence)
+
+    @property
+    def parameter_dtype(self) -> str:
+        """The dtype of the parameters and of the optimiser's state."""
+        return "float32" if self.dtype == MIXED else self.dtype
 
     @property
     def glue(self) -> str:
@@ -291,7 +301,7 @@ class Model:
             shapes = layer.shapes(check_options(layer, **settings.arguments(source, target)))
             for group in ("parameter", "last"):
                 if {name: (array.shape, array.dtype.name) for name, array in groups[group].items()} != {
-                    name: (shape, settings.dtype) for name, shape in shapes.items()
+                    name: (shape, settings.parameter_dtype) for name, shape in shapes.items()
                 }:
                     raise ArchiveError(f"the arrays of {group} do not match the settings")
             if set(steps) != {"losses", "norms"} or any(array.dtype != np.float64 for array in steps.values()):
@@ -326,20 +336,32 @@ def _vocabulary(path: str, tokens: tuple[str, ...]) -> Vocabulary:
     return Vocabulary(tokens)
 
 
-def new_model(settings: Settings, data: Data, backend: str) -> Model:
-    """Make a model before its first epoch, with parameters drawn from the seed, the same in every framework.
+def initial_parameters(settings: Settings, sizes: Sizes) -> Arrays:
+    """The parameters before the first epoch, drawn from the seed, the same in every framework.
 
-    Every entry is uniform in ±1/√n, n being the number of summands that the specification names, or the constant that
-    it names.
+    "uniform": every entry is uniform in ±1/√n, n being the number of summands that the specification names, or the
+    constant that it names. "xavier" (Glorot and Bengio 2010): in ±√(6 / (inputs + outputs)), the gates of a recurrent
+    layer being its outputs; biases are 0, and constants stay.
+    """
+    fans, constants = settings.layer.fans(sizes), settings.layer.constants(sizes)
+
+    def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        bound, constant = fans[name] ** -0.5, constants.get(name)
+        if settings.initialization == "xavier":
+            bound = (6 / (shape[-1] + math.prod(shape[:-1]))) ** 0.5
+            if name.rpartition(".")[2].partition("_")[0] == "b":
+                constant = 0.0
+        if constant is not None:
+            return np.full(shape, constant, settings.parameter_dtype)
+        return draws.uniform(f"translation/{name}", shape, bound, settings.seed).astype(settings.parameter_dtype)
+
+    return {name: initial(name, shape) for name, shape in settings.layer.shapes(sizes).items()}
+
+
+def new_model(settings: Settings, data: Data, backend: str) -> Model:
+    """Make a model before its first epoch.
+
     Raises: OptionError if the settings are invalid for the layer.
     """
-    layer = settings.layer
-    sizes = layer.sizes(settings.arguments(data.source, data.target))
-    fans, constants = layer.fans(sizes), layer.constants(sizes)
-    parameters = {
-        name: np.full(shape, constants[name], settings.dtype)
-        if name in constants
-        else draws.uniform(f"translation/{name}", shape, fans[name] ** -0.5, settings.seed).astype(settings.dtype)
-        for name, shape in layer.shapes(sizes).items()
-    }
+    parameters = initial_parameters(settings, settings.layer.sizes(settings.arguments(data.source, data.target)))
     return Model(settings, data.source, data.target, backend, parameters, dict(parameters))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import time
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import backends
 from attention_core import draws
+from attention_core.errors import DtypeError
 from attention_core.operators.training import Batch
 from parity_tests.translation import bleu, corpus
 from parity_tests.translation.corpus import BOS, EOS
@@ -20,6 +23,14 @@ from parity_tests.translation.model import Arrays, Data, Model, Split
 
 class Diverged(ArithmeticError):
     """A loss is not finite."""
+
+
+def check_dtype(package: str, dtype: str) -> None:
+    """Raise DtypeError if the framework of a backend lacks a dtype."""
+    needed = backends.read_requirements(package)
+    for gap in () if needed is None else needed.gaps:
+        if gap.get("operator", "*") == "*" and fnmatchcase(dtype, gap.get("dtype", "")):
+            raise DtypeError(f"{package} has no dtype {dtype!r}: {gap['reason']}. Use another --backend or --dtype.")
 
 
 class Step(NamedTuple):
@@ -33,12 +44,16 @@ class Step(NamedTuple):
 
 
 class Worker:
-    """A backend that trains a model, or translates with it."""
+    """A backend that trains a model, or translates with it.
+
+    Raises: DtypeError if the framework lacks the dtype of the model.
+    """
 
     def __init__(self, model: Model, backend: str, device: str = "cpu") -> None:
         self.model = model
         self.device = device
         self.package = backends.load(backend)
+        check_dtype(self.package.__name__, model.settings.dtype)
         self.runtime = importlib.import_module(f"{self.package.__name__}.runtime")
         self.runtime.configure()
         settings = model.settings
@@ -46,6 +61,8 @@ class Worker:
         self.translator = self.runtime.build(layer, config, settings.dtype, device)
         self.package.set_parameters(self.translator, model.parameters)
         self.made = (backend, settings.dtype, settings.model, config)
+        # PyTorch's mixed precision is a context; the others have it in the layers.
+        self.precision = getattr(self.translator, "precision", contextlib.nullcontext())
 
     def replace_model(self, model: Model, backend: str) -> bool:
         """Load another model to translate with; return False if it needs another backend or other layers."""
@@ -87,7 +104,9 @@ class Worker:
             batch = corpus.trimmed(batch, settings.max_tokens)
             if settings.dropout and not settings.framework_dropout:
                 batch = batch._replace(masks=self.masks(number, position, batch))
-            loss, norm = (float(self.runtime.to_numpy(number)) for number in self.trainer.step(self.on_device(batch)))
+            with self.precision:
+                results = self.trainer.step(self.on_device(batch))
+            loss, norm = (float(self.runtime.to_numpy(number)) for number in results)
             if not np.isfinite([loss, norm]).all():
                 raise Diverged(
                     f"the loss is {loss} and the norm of its gradients {norm} in epoch {number}, step {position + 1}: "
@@ -121,7 +140,7 @@ class Worker:
 
     def on_device(self, batch: Batch) -> Batch:
         """The batch as arrays of the framework."""
-        dtype = self.model.settings.dtype
+        dtype = self.model.settings.parameter_dtype
 
         def convert(array: np.ndarray) -> Any:
             return self.runtime.from_numpy(array if array.dtype.kind == "i" else array.astype(dtype), self.device)
@@ -133,7 +152,9 @@ class Worker:
         total = count = 0.0
         for batch in batches(split.pairs, self.model.settings.batch_size):
             tokens = float(batch.target_lens.sum())
-            total += float(self.runtime.to_numpy(self.trainer.evaluate(self.on_device(batch)))) * tokens
+            with self.precision:
+                loss = self.trainer.evaluate(self.on_device(batch))
+            total += float(self.runtime.to_numpy(loss)) * tokens
             count += tokens
         translations = [self.words(ids) for ids in self.translated(split.sources)]
         return {"validation_loss": total / count, **bleu.scores(translations, split.references)}
@@ -149,7 +170,9 @@ class Worker:
         for batch in batches(sources, self.model.settings.batch_size):
             on_device = self.on_device(batch)
             search = self.translator.beam if beam else self.translator.greedy
-            arrays = [*map(self.runtime.to_numpy, search(on_device.source, on_device.source_lens, **ends, **beam))]
+            with self.precision:
+                found = search(on_device.source, on_device.source_lens, **ends, **beam)
+            arrays = [*map(self.runtime.to_numpy, found)]
             tokens, lengths, weights = (array[:, 0] if beam else array for array in (*arrays[:2], arrays[-1]))
             for row, (length, source_len) in enumerate(zip(lengths.tolist(), batch.source_lens.tolist(), strict=True)):
                 if source_len:  # the others fill the batch

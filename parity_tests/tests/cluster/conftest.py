@@ -70,7 +70,7 @@ def cluster_of_four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]
             distributed.LocalCluster(
                 n_workers=WORKERS, threads_per_worker=1, dashboard_address=None, silence_logs="CRITICAL"
             ) as made,
-            # By its address: one that is passed the cluster itself replaces what it knows while news of workers come in.
+            # By its address: one that is passed the cluster itself replaces what it knows while news come in.
             distributed.Client(made.scheduler_address, set_as_default=False) as client,
         ):
             client.register_plugin(Faults(str(folder)))

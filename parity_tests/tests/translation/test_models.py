@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import get_args, get_type_hints
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from parity_tests.cases.call import JUDGED_STEPS
 from parity_tests.tests.translation.translators import EPOCH, PAIRS, differences, small
 from parity_tests.translation import bleu, corpus
 from parity_tests.translation.comparison import CLOSE, compare
-from parity_tests.translation.model import Model, Settings, new_model, read_data
+from parity_tests.translation.model import MIXED, Model, Settings, new_model, read_data
 from parity_tests.translation.preparation import new_settings
 
 
@@ -141,6 +142,23 @@ def test_first_parameters_follow_from_the_seed_alone():
         new_model(small(decoder="fixed", score="dot"), data, "jax")
 
 
+def test_xavier_bounds_a_matrix_by_its_inputs_and_outputs_and_begins_with_biases_of_zero():
+    settings = [small(), small(model="transformer", num_heads=2)]
+    settings = [replace(each, initialization="xavier") for each in settings]
+    recurrent, transformer = (new_model(each, read_data(each, PAIRS), "jax").parameters for each in settings)
+    for matrix, inputs, outputs in (
+        (recurrent["encoder.rnn.0.W"], 4, 3 * 6),
+        (recurrent["decoder.rnn.0.U"], 6, 3 * 6),
+        (recurrent["decoder.attention.w_v"], 6, 1),
+        (transformer["encoder.layers.0.self_attention.W_q"], 4, 4),
+        (transformer["encoder.layers.0.feed_forward.W_1"], 4, 6),
+    ):
+        bound = (6 / (inputs + outputs)) ** 0.5
+        assert 0.7 * bound < abs(matrix).max() <= bound
+    for name, array in {**recurrent, **transformer}.items():
+        assert array.any() != name.rpartition(".")[2].startswith("b"), name
+
+
 def test_a_transformer_begins_with_gains_of_one_and_has_no_settings_of_recurrent_layers():
     data = read_data(small(), PAIRS)
     settings, _ = new_settings(None, {"model": "transformer"})
@@ -192,6 +210,8 @@ def test_losses_and_translations_that_differ_are_reported(model: Model):
     translations["jax"]["jax"] = vas
     bad = compare({"torch": one, "jax": near}, translations, JUDGED_STEPS)
     assert not bad["same"] and bad["moved"] == {"torch": [], "jax": ["go ."]}
+    half = {name: replace(each, settings=replace(model.settings, dtype=MIXED)) for name, each in exact.items()}
+    assert compare(half, translations, JUDGED_STEPS) == {**bad, "settings": ANY, "bound": CLOSE[MIXED], "same": True}
     translations["torch"]["jax"] = vas
     parted = compare({"torch": one, "jax": near}, translations, JUDGED_STEPS)
     assert parted["same"] and parted["between_models"] == ["go ."]

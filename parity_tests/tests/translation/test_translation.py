@@ -17,11 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 from attention_core import reference
+from attention_core.errors import DtypeError
 from parity_tests.cli.main import main
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.translation.translators import FLAGS, PAIRS, differences, small
 from parity_tests.translation import corpus
-from parity_tests.translation.model import Model, Settings, new_model, read_data
+from parity_tests.translation.comparison import CLOSE
+from parity_tests.translation.model import MIXED, Model, Settings, new_model, read_data
 from parity_tests.translation.trainer import Diverged, Worker
 
 TRANSFORMER = {"model": "transformer", "num_layers": 1, "num_heads": 2, "norm": "pre", "warmup": 4}
@@ -79,6 +81,20 @@ def test_another_amount_of_padding_is_the_same_training(
     assert len(widths) > 1, "some batches have no sentence of 24 tokens"
     np.testing.assert_allclose(less.losses, whole.losses, rtol=1e-11)
     assert less.history[0]["validation_loss"] == pytest.approx(whole.history[0]["validation_loss"], rel=1e-11)
+
+
+def test_mixed_precision_computes_in_bfloat16_with_parameters_in_float32(backend: SimpleNamespace):
+    settings = small(epochs=1)
+    half = replace(settings, dtype=MIXED)
+    if backend.name == "mxnet":
+        with pytest.raises(DtypeError, match="backends.mxnet has no dtype 'mixed_bfloat16': MXNet casts"):
+            trained(backend.name, half)
+        return
+    one, other = trained(backend.name, settings), trained(backend.name, half)
+    assert {array.dtype.name for group in (other.last, other.parameters) for array in group.values()} == {"float32"}
+    assert one.losses != other.losses and other.losses == pytest.approx(one.losses, rel=CLOSE[MIXED])
+    digits = np.array(other.losses, np.float32).view(np.int32)
+    assert not (digits & 0xFFFF).any(), "a loss has the digits of bfloat16"
 
 
 def test_an_epoch_that_was_not_done_leaves_the_model_as_it_was(backend: SimpleNamespace):
