@@ -87,7 +87,7 @@ def test_mixed_precision_computes_in_bfloat16_with_parameters_in_float32(backend
     settings = small(epochs=1)
     half = replace(settings, dtype=MIXED)
     if backend.name == "mxnet":
-        with pytest.raises(DtypeError, match="backends.mxnet has no dtype 'mixed_bfloat16': MXNet casts"):
+        with pytest.raises(DtypeError, match=r"backends\.mxnet has no dtype 'mixed_bfloat16': MXNet casts"):
             trained(backend.name, half)
         return
     one, other = trained(backend.name, settings), trained(backend.name, half)
