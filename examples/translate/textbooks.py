@@ -160,7 +160,9 @@ def speeds(file: Path, backend: str) -> None:
 
 def exact(file: Path, backend: str, folder: Path) -> None:
     """Print a row for each of the textbooks' set-ups, and draw the weights of the last one."""
-    print("| set-up | attention | loss | mean over padded steps | tokens per second | " + " | ".join(PRINTED) + " |")
+    print(
+        "| set-up | attention | nats per token | over padded steps | tokens per second | " + " | ".join(PRINTED) + " |"
+    )
     print("|---|---|---|---|---|" + "---|" * len(PRINTED))
     for setup, options in EXACT.items():
         for attention in ("none", "additive"):
@@ -172,12 +174,10 @@ def exact(file: Path, backend: str, folder: Path) -> None:
             cells = [setup, attention, f"{loss:.3f}", f"{loss / options['--max-tokens']:.4f}", f"{rate:,.0f}"]
             lines = translate("run", model, "--last", *PRINTED).splitlines()
             for line, expected in zip(lines, PRINTED.values(), strict=True):
-                translation = line.partition("→")[2].split()
-                score = third_party_score(translation, [expected.split()])
-                cells.append(f"{' '.join(translation)} ({score:.2f})")
+                cells.append(f"{third_party_score(line.partition('→')[2].split(), [expected.split()]):.2f}")
             print("| " + " | ".join(cells) + " |", flush=True)
     picture = folder / "weights.png"
-    translate("run", model, "--last", *list(PRINTED)[-4:], "--heatmap", picture, "--overwrite")
+    translate("run", model, "--last", *list(PRINTED)[-4:], "--heatmap", picture)
     print(f"Its weights for the last four sentences: {picture}")
 
 

@@ -298,10 +298,11 @@ def tolerance_of(run: Run, cells: Mapping[str, Cell], verdict: Verdict) -> str:
 
 
 def arrays(run: Run) -> dict[str, Any]:
-    """The arrays of some comparisons by the number of the verdict, and the inputs of their cells."""
+    """The arrays of some comparisons by the number of the verdict, and the inputs and parameters of their cells."""
     cells = {cell.key: cell for cell in run.cells}
     values: dict[int, Any] = {}
     inputs: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     numbers = 0
     for number in chosen(run):
         verdict = run.verdicts[number]
@@ -312,11 +313,12 @@ def arrays(run: Run) -> dict[str, Any]:
         values[number] = dict(compared(pair, verdict.check == "entry"))
         numbers += sum(map(count, values[number].values()))
         if cell.key not in inputs:
-            inputs[cell.key] = {name: window(array) for name, array in cell.case.at(cell.dtype)[0].items()}
-            numbers += sum(map(count, inputs[cell.key].values()))
+            for kept, group in zip((inputs, parameters), cell.case.at(cell.dtype), strict=True):
+                kept[cell.key] = {name: window(array) for name, array in group.items()}
+                numbers += sum(map(count, kept[cell.key].values()))
         if numbers > MOST_NUMBERS:
             break
-    return {"values": values, "inputs": inputs}
+    return {"values": values, "inputs": inputs, "parameters": parameters}
 
 
 def chosen(run: Run) -> Iterator[int]:

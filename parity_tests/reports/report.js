@@ -212,12 +212,14 @@ async function figures(cell, quantity, row) {
   }
   const both = Math.max(largest(values.actual), largest(values.expected));
   const compared = Object.entries(values).map(([name, part]) => heatmap(name, part, name === "difference" ? largest(part) : both));
-  const inputs = Object.entries(arrays.inputs[cell]).map(([name, part]) => heatmap(name, part, largest(part)));
+  const given = ([title, group]) => {
+    const parts = Object.entries(group[cell]).map(([name, part]) => heatmap(name, part, largest(part)));
+    return parts.length ? [element("h3", { textContent: title }), element("div", { className: "figures" }, ...parts)] : [];
+  };
   return [
     element("div", { className: "figures" }, ...compared),
     ...byQuery(quantity, values),
-    element("h3", { textContent: "Inputs" }),
-    element("div", { className: "figures" }, ...inputs),
+    ...[["Inputs", arrays.inputs], ["Parameters", arrays.parameters]].flatMap(given),
   ];
 }
 

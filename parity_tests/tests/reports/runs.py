@@ -25,7 +25,7 @@ CODE = "<img src=x onerror=\"document.title = 'run'\">"
 ABOUT = {"framework": "None", "device": "x86_64", "versions": {"numpy": "2"}, "determinism": {"threads": 1}}
 
 
-SELECTION = Selection(DTYPES, "*-[!c]*", (WRONG, "dot_score", "causal_mask", "DotProductAttention"))
+SELECTION = Selection(DTYPES, "*-[!c]*", (WRONG, "dot_score", "causal_mask", "GeneralAttention"))
 """Some cells of functions and of a layer, in both dtypes."""
 
 

@@ -176,7 +176,7 @@ def test_a_green_page_filters(opened: Callable[..., webdriver.Chrome], size: str
     driver = opened("green", size, scheme)
     assert driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     assert not driver.execute_script(CONTRAST)
-    assert rows(driver) == ["causal_mask", "masked_softmax", "dot_score", "DotProductAttention"]
+    assert rows(driver) == ["causal_mask", "masked_softmax", "dot_score", "GeneralAttention"]
     driver.find_element(By.ID, "operator").send_keys("SCORE")
     assert rows(driver) == ["dot_score"] and shown(driver, "#shown")[0].text == "1 operators"
     driver.find_element(By.CSS_SELECTOR, "#filters [type=reset]").click()

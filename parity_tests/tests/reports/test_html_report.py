@@ -130,6 +130,11 @@ def test_a_red_page_names_the_mutant_the_command_and_the_reason_as_text():
     assert "nan" in values["actual"]["rows"][1] and 0.0 in values["expected"]["rows"][1]
     assert values["difference"]["worst"] == [1, 0]
     assert "scores" in unpacked(text, "arrays")["inputs"]["masked_softmax-fully_masked/float32"]
+    drawn = unpacked(text, "arrays")["parameters"]
+    shapes = {cell.key: {name: array.shape for name, array in cell.case.parameters.items()} for cell in run.cells}
+    assert any(drawn.values()), "there is a layer with parameters"
+    for cell, parts in drawn.items():
+        assert {name: tuple(part["shape"]) for name, part in parts.items()} == shapes[cell]
 
 
 def test_a_place_that_an_interrupted_run_has_not_reached_is_not_red():
