@@ -62,6 +62,10 @@ ADVICE = {
     "output_size": "Outputs and their dropout mask have hidden_size features for each direction.",
     "both_outputs": "A bridge takes the outputs of a bidirectional encoder: 2 hidden_size features.",
     "both_states": "A bridge takes the state of a bidirectional encoder, with the same hidden_size and cell.",
+    **dict.fromkeys(
+        ("height", "width", "channels"),
+        "Give images as (batch, height, width, channels), or make the layer with these sizes.",
+    ),
     "one": "Give a mask with one row, which is the same for every query: (batch, 1, keys).",
 }
 

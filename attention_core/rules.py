@@ -100,6 +100,20 @@ def mask_for_each_block(title: str, given: Mapping[str, Any], axes: Mapping[str,
             )
 
 
+def whole_patches(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse images whose height or width is no multiple of the size of a patch.
+
+    Raises: ShapeError.
+    """
+    for axis in ("height", "width"):
+        if axes.get(axis, 0) % given["patch_size"]:
+            raise ShapeError(
+                f"{title}: axis '{axis}' is {axes[axis]} in images, expected a multiple of patch_size, which is "
+                f"{given['patch_size']}. Crop or pad the images, or choose another patch_size. "
+                f"{listed({'images': tuple(given['images'].shape)})}"
+            )
+
+
 def heads_in_groups(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
     """Refuse heads of queries that key heads cannot share evenly.
 

@@ -14,6 +14,7 @@ from attention_core.operators import (
     encoders,
     feed_forward,
     hard,
+    images,
     linear,
     local,
     masking,
@@ -31,7 +32,7 @@ from attention_core.operators import (
 )
 from attention_core.specification import Layer, Operator
 
-SPECIFICATION_VERSION = "11"
+SPECIFICATION_VERSION = "12"
 
 OF_FILES: dict[str, Sequence[Operator | Layer]] = {
     module.__name__.rpartition(".")[2]: module.OPERATORS
@@ -56,6 +57,7 @@ OF_FILES: dict[str, Sequence[Operator | Layer]] = {
         transformer,
         translation,
         training,
+        images,
     )
 }
 """The functions and layers of each file, in order."""

@@ -16,6 +16,7 @@ from attention_core.reference import (
     encoders,
     feed_forward,
     hard,
+    images,
     linear,
     local,
     masking,
@@ -39,6 +40,7 @@ from attention_core.reference.decoders import *
 from attention_core.reference.encoders import *
 from attention_core.reference.feed_forward import *
 from attention_core.reference.hard import *
+from attention_core.reference.images import *
 from attention_core.reference.linear import *
 from attention_core.reference.local import *
 from attention_core.reference.masking import *
@@ -63,6 +65,7 @@ __all__ = [
     *encoders.__all__,
     *feed_forward.__all__,
     *hard.__all__,
+    *images.__all__,
     *linear.__all__,
     *local.__all__,
     *masking.__all__,

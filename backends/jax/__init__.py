@@ -12,6 +12,7 @@ from backends.jax import (
     encoders,
     feed_forward,
     hard,
+    images,
     linear,
     local,
     masking,
@@ -35,6 +36,7 @@ from backends.jax.decoders import *
 from backends.jax.encoders import *
 from backends.jax.feed_forward import *
 from backends.jax.hard import *
+from backends.jax.images import *
 from backends.jax.linear import *
 from backends.jax.local import *
 from backends.jax.masking import *
@@ -59,6 +61,7 @@ __all__ = [
     *encoders.__all__,
     *feed_forward.__all__,
     *hard.__all__,
+    *images.__all__,
     *linear.__all__,
     *local.__all__,
     *masking.__all__,

@@ -27,6 +27,7 @@ from backends.mxnet import (
     encoders,
     feed_forward,
     hard,
+    images,
     linear,
     local,
     masking,
@@ -50,6 +51,7 @@ from backends.mxnet.decoders import *
 from backends.mxnet.encoders import *
 from backends.mxnet.feed_forward import *
 from backends.mxnet.hard import *
+from backends.mxnet.images import *
 from backends.mxnet.linear import *
 from backends.mxnet.local import *
 from backends.mxnet.masking import *
@@ -76,6 +78,7 @@ __all__ = [
     *encoders.__all__,
     *feed_forward.__all__,
     *hard.__all__,
+    *images.__all__,
     *linear.__all__,
     *local.__all__,
     *masking.__all__,

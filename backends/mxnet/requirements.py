@@ -24,7 +24,7 @@ MULTIPLYING = (
     "*Attention",
     "NadarayaWatson",
     "FeedForward",
-    "Transformer*",
+    "*Transformer*",
     "GRU*",
     "LSTM*",
     "Bridge",

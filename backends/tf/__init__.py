@@ -27,6 +27,7 @@ from backends.tf import (
     encoders,
     feed_forward,
     hard,
+    images,
     linear,
     local,
     masking,
@@ -50,6 +51,7 @@ from backends.tf.decoders import *
 from backends.tf.encoders import *
 from backends.tf.feed_forward import *
 from backends.tf.hard import *
+from backends.tf.images import *
 from backends.tf.linear import *
 from backends.tf.local import *
 from backends.tf.masking import *
@@ -74,6 +76,7 @@ __all__ = [
     *encoders.__all__,
     *feed_forward.__all__,
     *hard.__all__,
+    *images.__all__,
     *linear.__all__,
     *local.__all__,
     *masking.__all__,

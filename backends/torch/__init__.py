@@ -12,6 +12,7 @@ from backends.torch import (
     encoders,
     feed_forward,
     hard,
+    images,
     linear,
     local,
     masking,
@@ -35,6 +36,7 @@ from backends.torch.decoders import *
 from backends.torch.encoders import *
 from backends.torch.feed_forward import *
 from backends.torch.hard import *
+from backends.torch.images import *
 from backends.torch.linear import *
 from backends.torch.local import *
 from backends.torch.masking import *
@@ -59,6 +61,7 @@ __all__ = [
     *encoders.__all__,
     *feed_forward.__all__,
     *hard.__all__,
+    *images.__all__,
     *linear.__all__,
     *local.__all__,
     *masking.__all__,

@@ -44,8 +44,9 @@ class Specified(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw all parameters anew, those of inner layers included, as the constructor draws them."""
-        for parameter in self.parameters(recurse=False):
-            redraw(parameter, self.sizes.get("hidden_size", parameter.shape[-1]))
+        fans = self.specification.fans(self.sizes)
+        for name, parameter in self.named_parameters(recurse=False):
+            redraw(parameter, fans[name])
         reset_children(self)
 
 

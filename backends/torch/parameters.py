@@ -27,7 +27,7 @@ PATHS = {
     "embedding": "embedding.weight",
     **{f"{layer}.W": f"{layer}.weight" for layer in ("dense", "readout")},
     **{f"{layer}.b": f"{layer}.bias" for layer in ("dense", "readout")},
-    **{f"b_{of}": f"W_{of}.bias" for of in "qkvo123"},
+    **{f"b_{of}": f"W_{of}.bias" for of in "qkvop123"},
 }
 
 

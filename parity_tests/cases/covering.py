@@ -48,6 +48,10 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "steps": SEQUENCE,
     "max_steps": SEQUENCE[:5],
     "window": (1, 2, 3, 4),
+    "height": (4, 8, 12),  # of which every patch_size is a part
+    "width": (4, 8, 16),
+    "channels": COUNT[:4],
+    "patch_size": (1, 2, 4),
 }
 """The sizes of an axis; all other axes are widths. 0 heads means no axis for them."""
 
@@ -69,6 +73,7 @@ COINCIDENCES = (
     ("steps", "keys"),
     ("batch", "steps"),
     ("num_heads", "batch"),
+    ("height", "width"),
 )
 """Axes that are equal in some cases only."""
 
@@ -126,7 +131,7 @@ PARALLEL = ("CosineAttention",)
 nearly parallel to an axis."""
 TRANSFORMERS = (
     *("TransformerEncoderLayer", "TransformerDecoderLayer"),
-    *("TransformerEncoder", "TransformerDecoder", "TransformerTranslator"),
+    *("TransformerEncoder", "TransformerDecoder", "TransformerTranslator", "VisionTransformer"),
 )
 KIN: Mapping[str, str] = {
     "GRU": "recurrent layers",
@@ -136,7 +141,7 @@ KIN: Mapping[str, str] = {
     "BahdanauDecoder": "decoders",
     "LuongDecoder": "decoders",
     "FixedContextDecoder": "decoders",
-    **dict.fromkeys(TRANSFORMERS, "transformers"),
+    **dict.fromkeys(TRANSFORMERS[:-1], "transformers"),
 }
 """Layers that differ only in a cell or a score: one of them covers each setting."""
 FULL_ALONE = ("KernelAttention", "HardAttention", "NadarayaWatson")
@@ -150,7 +155,7 @@ EVERY_MASK = ("attention_mask", "masked_softmax")
 FAMILIES = {
     **{file: file for file in OF_FILES},
     **dict.fromkeys(("attention", "local", "hard", "multi_head", "compressed", "regression", "positions"), "layers"),
-    **dict.fromkeys(("normalization", "feed_forward", "transformer_layers"), "transformer"),
+    **dict.fromkeys(("normalization", "feed_forward", "transformer_layers", "images"), "transformer"),
     "encoders": "recurrent",
 }
 """The group of a layer in the design, by file of the specification."""
@@ -302,6 +307,7 @@ class Call:
 DERIVED = {
     *("state_size", "output_size", "both_outputs", "both_states", "decoder_size", "encoder_size"),
     *("sublayers", "encoder_sublayers", "decoder_sublayers", "head_size", "memory_features", "blocks"),
+    *("patches", "patch_features"),
 }
 """Axes whose sizes follow from those of the constructor."""
 

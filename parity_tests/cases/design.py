@@ -51,6 +51,9 @@ BASE = {
     "num_heads": 2,
     "num_best": 1,
     "steps": 5,
+    "height": 4,
+    "width": 8,
+    "patch_size": 2,
 }
 BASE_WIDTHS = (4, 6, 8, 9, 10, 11)
 """The sizes of axes in rows that do not vary sizes, widths in turn: those of the cases written by hand."""
@@ -68,6 +71,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "window_mask": ({"left": 2, "right": 1}, {"left": 0, "right": 40}),
     "block_mask": ({"size": 3}, {"size": 16}),
     "stride_mask": ({"stride": 2}, {"stride": 5}),
+    "patches": ({"patch_size": 2}, {"patch_size": 1}, {"patch_size": 4}),
     "relative_buckets": ({"num_buckets": 8}, {"num_buckets": 33, "bidirectional": False, "max_distance": 40}),
     "relative_bias": ({}, {"bidirectional": False, "max_distance": 40}),
     "RotaryPositions": ({}, {"layout": "concatenated"}, {"base": 500.0}),

@@ -54,6 +54,8 @@ LEAST: Mapping[str, Mapping[str, int]] = {
         )
     },
     "relative_bias": {"num_buckets": 4},
+    "patches": {"height": 4, "width": 4},
+    "VisionTransformer": {"features": 3, "height": 4, "width": 4},
 }
 """Sizes below which an operator refuses, or is degenerate, and its gradients only rounding: in one dimension a cosine
 is 1 or -1, and so are two normalized features.

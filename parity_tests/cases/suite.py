@@ -15,6 +15,7 @@ from parity_tests.cases import (
     compressed,
     covering,
     decoders,
+    images,
     linear,
     masking,
     multi_head,
@@ -43,7 +44,7 @@ def all_cases(pairs: Sequence[corpus.Pair] | None = None, trained: bool = False)
 
 FAMILIES = (
     *(masking, scoring, linear, attention, choices, multi_head, compressed),
-    *(positions, transformer, recurrent, decoders),
+    *(positions, transformer, recurrent, decoders, images),
 )
 """The modules of cases that need nothing but the specification."""
 

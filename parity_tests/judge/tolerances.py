@@ -102,6 +102,7 @@ SLOPED = "a product with a rounded slope"
 
 WIDE = "sums over as many products as a real layer is wide: 512 features and 10,000 tokens when this was measured"
 AVERAGED = "gradients of queries and keys are differences of averages that weigh all values almost alike"
+MOVED = "numbers change their places: nothing is rounded"
 CONSTANT = "0, -inf or the least finite number: nothing is rounded"
 
 UNSEEN = (
@@ -112,6 +113,7 @@ UNSEEN = (
 TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(100, 18, WIDE, DOUBLE + SINGLE, case="*-converted*"),
     Tolerance(0, 0, CONSTANT, DOUBLE + SINGLE + HALF, "to_additive_mask"),
+    Tolerance(0, 0, MOVED, DOUBLE + SINGLE + HALF, "patches"),
     Tolerance(
         0.5,
         0.13,
@@ -154,6 +156,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(50, 13, TWICE, DOUBLE + SINGLE, "InducedAttention"),
     Tolerance(300, 137, NORMALIZED, DOUBLE + SINGLE, "TransformerDecoder*"),
     Tolerance(75, 25, NORMALIZED, DOUBLE + SINGLE, "TransformerEncoder*"),
+    Tolerance(50, 17, NORMALIZED, DOUBLE + SINGLE, "VisionTransformer"),
     Tolerance(150, 43, CENTRED, DOUBLE + SINGLE, "LocalAttention"),
     Tolerance(50, 14, PROJECTED, DOUBLE + SINGLE, "NadarayaWatson"),
     Tolerance(50, 12, PROJECTED, DOUBLE + SINGLE, "KernelAttention"),
@@ -198,6 +201,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(15, 4.5, PROJECTED, HALF, "HardAttention", quantity="gradient_[!v]*"),
     Tolerance(30, 6.9, SUMMED, HALF, "KernelAttention", quantity="gradient_w"),
     Tolerance(20, 7.4, NORMALIZED, HALF, "TransformerEncoder"),
+    Tolerance(10, 3.7, NORMALIZED, HALF, "VisionTransformer"),
     Tolerance(15, 5.2, RECURRENT, HALF, "Translator"),
     Tolerance(30, 11.2, NORMALIZED, HALF, "TransformerTranslator"),
     Tolerance(10, 3.2, RECURRENT, HALF, "GRU*"),

@@ -134,6 +134,31 @@ ignored(
     red="InducedAttention-dropout:*",
     green="*:{weights,gradient_{gather,spread}.b_k,gradient_spread.b_o}",
 )
+ignored(
+    "vision_epsilon_ignored",
+    "VisionTransformer",
+    "epsilon",
+    red="VisionTransformer-epsilon:*",
+    green="*:gradient_{dense.b,norm.b,*self_attention.b_k}",
+    cases="VisionTransformer-{plain,epsilon}",
+)
+ignored(
+    "vision_activation_ignored",
+    "VisionTransformer",
+    "activation",
+    red="VisionTransformer-{relu,silu}:*",
+    green="*:gradient_{dense.b,norm.b,*self_attention.b_k}",
+    cases="VisionTransformer-{plain,relu,silu}",
+)
+for _dropped in ("embedding_dropout_mask", "self_dropout_mask", "hidden_dropout_mask", "dropout_mask"):
+    ignored(
+        f"vision_{_dropped}_ignored",
+        "VisionTransformer.call",
+        _dropped,
+        red="VisionTransformer-dropout:*",
+        green="*:gradient_{dense.b,norm.b,*self_attention.b_k}",
+        cases="VisionTransformer-{plain,dropout}",
+    )
 ignored("cosine_layer_unscaled", "CosineAttention", "scale", red="CosineAttention-scale:*")
 ignored(
     "width_of_the_layer_ignored",

@@ -32,6 +32,7 @@ TITLES = {
     "transformer": "Transformers",
     "translation": "Translation",
     "training": "Loss, clipping and optimisers",
+    "images": "Images",
 }
 IMPORTS = {name: f"from backends import {name} as attention" for name in FRAMEWORKS}
 

@@ -549,6 +549,30 @@ PORTING: dict[str, Porting] = {
             "In float16, 1e-8 is 0, and a gradient of 0 gives NaN.",
         ),
     ),
+    "patches": Porting(
+        ("patchify", "im2col without overlap", "space to depth", "unfold with stride"),
+        (
+            "PyTorch's Conv2d takes images as (batch, channels, height, width), and has its weight as (out, channels, "
+            "row, column): W_p is weight.permute(0, 2, 3, 1) with its last three axes joined. MXNet's is the same.",
+            "The filter of TensorFlow and Flax is (row, column, channels, out): W_p is its transpose, with the first "
+            "three axes joined in this order.",
+            "torch.nn.functional.unfold gives features as (channel, row, column), and a patch as a column. "
+            "tf.image.extract_patches gives them in the order of here.",
+        ),
+    ),
+    "VisionTransformer": Porting(
+        ("ViT", "torchvision vit_b_16", "timm vit_base_patch16_224", "Hugging Face ViTForImageClassification"),
+        (
+            "The epsilon of the paper's code, timm and torchvision is 1e-6, that of Hugging Face 1e-12; here it is "
+            "1e-05, as in the other layers.",
+            "timm and torchvision have W_q, W_k and W_v in one matrix, one below the other; Hugging Face has three.",
+            "The class token and the positions are (1, 1, features) and (1, patches + 1, features) there.",
+            "Positions belong to a size of the image: for another one they are interpolated as a grid, without the "
+            "first, that of the class token.",
+            "Before fine-tuning, the paper's models have a hidden layer with a tanh in front of dense. What reads the "
+            "mean of the patches, as timm with global_pool='avg', is another function with the same weights.",
+        ),
+    ),
 }
 """Each function and layer, in the order of the specification."""
 

@@ -28,6 +28,15 @@ FUNCTIONS: Table = {
             "attention_rollout: axis 'heads' is 0 in weights, expected at least 1. Shapes: weights=(4, 2, 0, 5, 5).",
         ),
         (
+            lambda p, a: p.patches(a(2, 4, 9, 3), patch_size=2),
+            "patches: axis 'width' is 9 in images, expected a multiple of patch_size, which is 2. Crop or pad the "
+            "images, or choose another patch_size. Shapes: images=(2, 4, 9, 3).",
+        ),
+        (
+            lambda p, a: p.patches(a(2, 4, 8), patch_size=2),
+            "patches: images has 3 axes, expected (batch, height, width, channels). Shapes: images=(2, 4, 8).",
+        ),
+        (
             lambda b, a: b.dot_score(a(2, 5, 4), a(2, 7, 8)),
             "dot_score: axis 'features' is 8 in keys but 4 in queries. Project one of the two, or use "
             "AdditiveAttention, whose keys may have another size. Shapes: queries=(2, 5, 4), keys=(2, 7, 8).",

@@ -12,6 +12,16 @@ ENCODER = {"vocab_size": 11, "embed_size": 4, "hidden_size": 5, "num_layers": 2}
 DECODER = {**ENCODER, "memory_size": 6, "attention_size": 8}
 DECODING = {name: size for name, size in DECODER.items() if name != "attention_size"}
 TRANSLATOR = {"source_vocab_size": 11, "target_vocab_size": 13, "embed_size": 4, "hidden_size": 5}
+VISION = {
+    "height": 4,
+    "width": 6,
+    "channels": 3,
+    "patch_size": 2,
+    "num_classes": 5,
+    "features": 4,
+    "num_heads": 2,
+    "hidden_size": 3,
+}
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "AdditiveAttention": ADDITIVE,
@@ -36,11 +46,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "LocalAttention": {"query_size": 9, "key_size": 10, "window": 2, "mode": "predictive"},
     "LuongDecoder": DECODING,
     "FixedContextDecoder": {**DECODING, "initial": "zero"},
+    "VisionTransformer": VISION,
 }
 """How the layer that the words name is made, unless an entry says otherwise."""
 
 LAYERS: Table = {
     ShapeError: [
+        (
+            lambda layer, a: layer(a(5, 3, 4, 6)),
+            "VisionTransformer: axis 'height' is 3 in images but 4 in the layer. Give images as (batch, height, width, "
+            "channels), or make the layer with these sizes. Shapes: images=(5, 3, 4, 6).",
+        ),
         (
             lambda layer, a: layer(a(2, 5, 4), offset=[1, 2, 3]),
             "RotaryPositions: axis 'batch' is 3 in offset but 2 in inputs. All arguments share one batch size. Shapes: "
@@ -325,6 +341,11 @@ LAYERS: Table = {
 """A call gets the layer that the words name, unless the entry has another one with its options."""
 
 CONSTRUCTORS = [
+    (
+        {**VISION, "height": 5},
+        "VisionTransformer: height is 5, expected a multiple of patch_size, which is 2. Crop or pad the images, or "
+        "choose another patch_size.",
+    ),
     (
         {"query_size": 9, "key_size": 10, "score": "dot"},
         "HardAttention: a key has 10 features but a query 9, and score='dot' compares them one by one. Give both the "

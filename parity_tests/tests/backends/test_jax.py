@@ -17,6 +17,7 @@ import pytest
 from flax import nnx
 
 import backends
+from attention_core.draws import uniform
 from attention_core.errors import OptionError, TokenError
 from backends import jax as attention
 from backends.jax import masking, recurrent, runtime
@@ -410,3 +411,11 @@ def test_masks_of_other_conventions_are_traced(dtype: str):
 
     padding = jnp.array([[False, True, False], [True, True, True]])
     assert (there_and_back(padding) == padding).all()
+
+
+def test_a_projection_of_patches_is_a_strided_convolution():
+    images, W = (jnp.asarray(uniform(name, shape)) for name, shape in (("images", (2, 4, 6, 3)), ("W_p", (5, 12))))
+    filters, axes = W.T.reshape(2, 2, 3, 5), ("NHWC", "HWIO", "NHWC")
+    convolved = jax.lax.conv_general_dilated(images, filters, (2, 2), "VALID", dimension_numbers=axes)
+    projected = attention.patches(images, patch_size=2) @ W.T
+    np.testing.assert_allclose(projected, convolved.reshape(2, 6, 5), rtol=1e-13, atol=1e-14)

@@ -21,7 +21,7 @@ from backends.mxnet.runtime import vjp
 # isort: split
 # MXNet cannot be imported before the backend has given NumPy its old alias back.
 import mxnet as mx
-from mxnet import autograd, gluon, np
+from mxnet import autograd, gluon, np, npx
 
 from backends.mxnet.blocked import additive, choice
 from parity_tests.tests.backends import magnitudes
@@ -391,3 +391,13 @@ def test_other_devices_than_a_cpu_use_blocks_from_a_size_of_their_own_on():
     queries, keys = (SimpleNamespace(shape=(3, count, 5), ctx=gpu) for count in (4, 7))
     assert not choice.use_blocks(queries, keys, 1)
     assert [choice.use_blocks(queries, keys, 1, 3 * 4 * 7 * 5 + more) for more in (0, 1)] == [True, False]
+
+
+def test_a_projection_of_patches_is_a_strided_convolution():
+    shapes = {"images": (2, 4, 6, 3), "W_p": (5, 12), "b_p": (5,)}
+    images, W, b = (from_numpy(uniform(name, shape)) for name, shape in shapes.items())
+    filters, size = W.reshape(5, 2, 2, 3).transpose(0, 3, 1, 2), (2, 2)
+    convolved = npx.convolution(images.transpose(0, 3, 1, 2), filters, b, kernel=size, stride=size, num_filter=5)
+    projected = np.dot(attention.patches(images, patch_size=2), W.T) + b
+    expected = convolved.reshape(2, 5, 6).swapaxes(1, 2).asnumpy()
+    numpy.testing.assert_allclose(projected.asnumpy(), expected, rtol=1e-13, atol=1e-14)

@@ -68,6 +68,20 @@ LAYERS: dict[str, tuple[dict[str, int], tuple[np.ndarray, ...]]] = {
         {"query_size": 5, "num_heads": 5, "num_inducing": 2, "key_size": 6, "value_size": VALUES.shape[-1]},
         (QUERIES, KEYS, VALUES, LENS, MASK[:, :1]),
     ),
+    "VisionTransformer": (
+        {
+            "height": 4,
+            "width": 6,
+            "channels": 2,
+            "patch_size": 2,
+            "num_classes": 3,
+            "features": 8,
+            "num_heads": 2,
+            "hidden_size": 5,
+            "num_layers": 2,
+        },
+        (floats("images", 3, 4, 6, 2),),
+    ),
     "GRU": ({"input_size": 6, "hidden_size": 5, "num_layers": 2}, (floats("inputs", 3, 4, 6), STEPS, STATE)),
     "GRUEncoder": (WORDS, (TARGET, STEPS, STATE)),
     "BahdanauDecoder": (WORDS | {"memory_size": 8, "attention_size": 9}, (TARGET, VALUES, STATE, LENS, MASK)),
@@ -424,3 +438,13 @@ def test_another_backend_of_keras_is_refused(tmp_path: Path):
 )
 def test_the_tensorflow_of_a_module_is_the_real_one(module: Any):
     assert module.tf is tf and importlib.metadata.version("tensorflow") == tf.__version__
+
+
+def test_a_projection_of_patches_is_a_strided_convolution():
+    images, W = (tf.constant(uniform(name, shape)) for name, shape in (("images", (2, 4, 6, 3)), ("W_p", (5, 12))))
+    convolved = tf.nn.conv2d(images, tf.reshape(tf.transpose(W), (2, 2, 3, 5)), strides=2, padding="VALID")
+    projected = tf.matmul(attention.patches(images, patch_size=2), W, transpose_b=True)
+    np.testing.assert_allclose(projected, tf.reshape(convolved, (2, 6, 5)), rtol=1e-13, atol=1e-14)
+    window = [1, 2, 2, 1]
+    extracted = tf.image.extract_patches(images, window, window, [1, 1, 1, 1], "VALID")
+    np.testing.assert_array_equal(attention.patches(images, patch_size=2), tf.reshape(extracted, (2, 6, 12)))

@@ -294,3 +294,12 @@ def test_a_value_that_a_score_of_minus_infinity_hides_has_no_effect(hidden: floa
     keys, values = torch.tensor([[[-torch.inf], [0.5]]]), torch.tensor([[[hidden], [2.0]]])
     context, weights = layer(torch.ones(1, 1, 1), keys, values)
     assert context.tolist() == [[[2.0]]] and weights.tolist() == [[[0.0, 1.0]]]
+
+
+def test_a_projection_of_patches_is_a_strided_convolution():
+    shapes = {"images": (2, 4, 6, 3), "W_p": (5, 12), "b_p": (5,)}
+    images, W, b = (drawn(name, *shape).double() for name, shape in shapes.items())
+    filters = W.reshape(5, 2, 2, 3).permute(0, 3, 1, 2)
+    convolved = torch.nn.functional.conv2d(images.permute(0, 3, 1, 2), filters, b, stride=2)
+    projected = torch.nn.functional.linear(attention.patches(images, patch_size=2), W, b)
+    torch.testing.assert_close(projected, convolved.flatten(2).mT, rtol=1e-13, atol=1e-14)

@@ -126,7 +126,9 @@ def test_an_error_inside_a_hooked_layer_leaves_it_as_it_was():
 def test_new_parameters_are_drawn_as_the_first_ones(name: str):
     torch.manual_seed(0)
     case = next(case for case in all_cases() if case.operator == name and case.parameters)
-    large = {key: 96 if key.endswith("_size") or key == "features" else value for key, value in case.config.items()}
+    sizes = {"hidden_size": 192, "patch_size": 2}  # another number of summands than the features are
+    wide = {key: 96 for key in case.config if key.endswith("_size") or key == "features"}
+    large = {**case.config, **wide, **{key: size for key, size in sizes.items() if key in case.config}}
     layer = getattr(attention, name)(**large)
     before = {key: parameter.detach().clone() for key, parameter in layer.named_parameters()}
     layer.to_empty(device="cpu")

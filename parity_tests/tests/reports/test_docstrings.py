@@ -84,6 +84,11 @@ SIZES = {
     "rank": 3,
     "num_inducing": 3,
     "blocks": 3,
+    "height": 4,
+    "width": 6,
+    "channels": 3,
+    "patch_size": 2,
+    "num_classes": 5,
 }
 """What the examples of docstrings name, and the axes of their arrays."""
 TYPES = {"floating": "float32", "integer": "int32", "boolean": "bool"}
