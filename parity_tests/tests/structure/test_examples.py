@@ -134,6 +134,23 @@ def test_spatial_attention(backend: SimpleNamespace, example: Callable[..., str]
 
 
 @ONCE
+def test_vision_transformer(backend: SimpleNamespace, example: Callable[..., str], tmp_path: Path):
+    """The digits are read, and what the class token attends to is drawn."""
+    file = tmp_path / "digits.png"
+    output = example("vision_transformer.py", backend.name, file)
+    right = [float(share) for share in re.findall(r"steps: ([\d.]+) % of 360", output)]
+    assert len(right) == 3 and right[-1] >= 95.0
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.frameworks("torch", "tf", "jax", "mxnet")
+def test_the_weights_of_a_vision_transformer_give_the_same_classes_everywhere(tmp_path: Path):
+    output = run("examples/vision_transformer.py", "torch", str(tmp_path / "digits.png"), "tf", "jax", "mxnet")
+    moved = re.findall(r"torch -> (\w+): same classes of 360 of 360 images; .* ([\d.e-]+)\n", output)
+    assert [name for name, _ in moved] == ["tf", "jax", "mxnet"] and all(float(error) < 1e-5 for _, error in moved)
+
+
+@ONCE
 def test_prune_heads(backend: SimpleNamespace, example: Callable[..., str]):
     """Both kinds of importance find the two heads of four that came to nothing; nothing is lost without them.
 
