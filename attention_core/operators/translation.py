@@ -107,6 +107,7 @@ def _sizes(config: Config) -> Sizes:
     hidden, method = config["hidden_size"], config["bridge"] or "project"
     return {
         **config,
+        "encoder_cell": config["encoder_cell"] or config["cell"],
         "encoder_size": directions * hidden,
         "memory_size": hidden if method == "sum" else directions * hidden,
         "decoder_size": 2 * hidden if config["bidirectional"] and method == "concatenate" else hidden,
@@ -131,10 +132,12 @@ def _inside(sizes: Sizes) -> dict[str, Part]:
         # An option that is None takes the decoder's default, or is not an argument of that decoder.
         **{name: sizes[name] for name in ("score", "num_positions", "readout") if sizes[name] is not None},
     }
-    parts = {"encoder": Part(LSTM_ENCODER if sizes["cell"] == "lstm" else GRU_ENCODER, encoder)}
+    cells = {sizes["encoder_cell"], sizes["cell"]}
+    parts = {"encoder": Part(LSTM_ENCODER if sizes["encoder_cell"] == "lstm" else GRU_ENCODER, encoder)}
     if sizes["bidirectional"]:
-        bridge = {name: sizes[name] for name in ("hidden_size", "num_layers", "cell")}
-        parts["bridge"] = Part(BRIDGE, {**bridge, "method": sizes["bridge"] or "project"})
+        bridge = {name: sizes[name] for name in ("hidden_size", "num_layers")}
+        bridge |= {"method": sizes["bridge"] or "project", "cell": "lstm" if cells == {"lstm"} else "gru"}
+        parts["bridge"] = Part(BRIDGE, bridge)
     return {**parts, "decoder": Part(DECODERS[sizes["decoder"]], decoder)}
 
 
@@ -150,6 +153,14 @@ TRANSLATOR = Layer(
         HIDDEN_SIZE,
         NUM_LAYERS,
         CELL,
+        Option(
+            "encoder_cell",
+            "str",
+            "the encoder's recurrent layer, by name; cell if None",
+            "None",
+            keyword_only=True,
+            choices=CELL.choices,
+        ),
         Option(
             "decoder",
             "str",
@@ -226,7 +237,11 @@ TRANSLATOR = Layer(
         "bridge": "the Bridge, if bidirectional",
         "decoder": "the decoder",
     },
-    notes="With bridge='concatenate', the decoder's hidden size is twice the encoder's.",
+    notes=(
+        "With bridge='concatenate', the decoder's hidden size is twice the encoder's. Between a GRU and an LSTM, only "
+        "the outputs in the state are handed on and bridged: a decoder's memory cells begin at 0, an encoder's are not "
+        "used."
+    ),
 )
 
 # ------------------------------------------------------------------------------------------------ the Transformer

@@ -122,7 +122,8 @@ class Translator(EncoderDecoder):
     outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
     logits, _, weights = decoder(inputs, outputs, state, valid_lens)
 
-    With bridge='concatenate', the decoder's hidden size is twice the encoder's.
+    With bridge='concatenate', the decoder's hidden size is twice the encoder's. Between a GRU and an LSTM, only the
+    outputs in the state are handed on and bridged: a decoder's memory cells begin at 0, an encoder's are not used.
 
     Args:
         source_vocab_size: number of token ids of the sources
@@ -131,6 +132,7 @@ class Translator(EncoderDecoder):
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
+        encoder_cell (default None): the encoder's recurrent layer, by name; cell if None: 'gru', 'lstm'
         decoder (default 'bahdanau'): Bahdanau's decoder, Luong's, or the one without attention: 'bahdanau', 'luong',
             'fixed'
         score (default None): name of the score; the decoder's default if None: 'dot', 'scaled_dot', 'general',
@@ -167,6 +169,7 @@ class Translator(EncoderDecoder):
         num_layers: int = 1,
         *,
         cell: str = "gru",
+        encoder_cell: str | None = None,
         decoder: str = "bahdanau",
         score: str | None = None,
         num_positions: int | None = None,
@@ -184,6 +187,7 @@ class Translator(EncoderDecoder):
             hidden_size=hidden_size,
             num_layers=num_layers,
             cell=cell,
+            encoder_cell=encoder_cell,
             decoder=decoder,
             score=score,
             num_positions=num_positions,
@@ -212,7 +216,14 @@ class Translator(EncoderDecoder):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Give the encoder's outputs and state, in the form that the decoder takes."""
         outputs, state = self.encoder(source, valid_lens, dropout_mask=dropout_mask, training=training)
-        return (outputs, state) if self.bridge is None else self.bridge(outputs, state)
+        cells = self.sizes["encoder_cell"], self.sizes["cell"]
+        if cells == ("lstm", "gru"):
+            state = state[..., : self.sizes["encoder_size"]]
+        if self.bridge is not None:
+            outputs, state = self.bridge(outputs, state)
+        if cells == ("gru", "lstm"):
+            state = tf.concat([state, tf.zeros_like(state)], axis=-1)
+        return outputs, state
 
     def __call__(
         self,

@@ -338,9 +338,11 @@ def _translator(shapes: Shapes, options: Options) -> dict[str, Any]:
         "source_vocab_size": encoder["vocab_size"],
         "target_vocab_size": _size(decoder, "embedding", 2, 0),
         **{name: encoder[name] for name in ("embed_size", "hidden_size", "num_layers", "bidirectional")},
-        "cell": _cell(inner(shapes, "encoder.rnn")),
+        "cell": _cell(inner(decoder, "rnn")),
         "decoder": kind,
     }
+    encoder_cell = _cell(inner(shapes, "encoder.rnn"))
+    config |= {"encoder_cell": encoder_cell} if encoder_cell != config["cell"] else {}
     if kind != "fixed":
         arguments = {"bahdanau": _bahdanau, "luong": _luong}[kind](decoder, options)
         config |= {name: arguments[name] for name in ("score", "num_positions") if name in arguments}

@@ -117,6 +117,8 @@ PAPER = {"bidirectional": True, "bridge": "backward", "readout": "maxout"}
 
 VARIANTS: tuple[tuple[str, str, tuple[str, ...], dict[str, Any]], ...] = (
     ("lstm", "Long short-term memory.", FULL, {"cell": "lstm"}),
+    ("gru_lstm", "A GRU encoder and an LSTM decoder.", FULL, {"encoder_cell": "gru", "cell": "lstm"}),
+    ("lstm_gru", "An LSTM encoder and a GRU decoder.", FULL, {"encoder_cell": "lstm", "cell": "gru"}),
     ("luong", "Luong's decoder.", FULL, {"decoder": "luong"}),
     ("fixed", "The decoder without attention.", FULL, {"decoder": "fixed"}),
     ("dense", "The default readout of Bahdanau's decoder.", EXACT, {"readout": "dense"}),
@@ -127,6 +129,18 @@ VARIANTS: tuple[tuple[str, str, tuple[str, ...], dict[str, Any]], ...] = (
         for method in ("concatenate", "sum", "project")
     ),
     ("both_lstm", "Both directions of an LSTM.", EXACT, {"bidirectional": True, "cell": "lstm", "bridge": "backward"}),
+    (
+        "both_gru_lstm",
+        "Both directions of a GRU, projected to the first outputs of an LSTM.",
+        EXACT,
+        {"bidirectional": True, "encoder_cell": "gru", "cell": "lstm"},
+    ),
+    (
+        "both_lstm_gru",
+        "Both directions of an LSTM, concatenated to the first state of a GRU.",
+        EXACT,
+        {"bidirectional": True, "encoder_cell": "lstm", "bridge": "concatenate"},
+    ),
     *((label, shows, EXACT, options) for label, shows, options in score_variants()),
 )
 

@@ -104,6 +104,7 @@ training_options = options.combined(
     setting("--hidden", "Hidden size of the recurrent layers, or of feed-forward networks.", name="hidden_size"),
     setting("--layers", "Number of layers in encoder and decoder.", name="num_layers"),
     setting("--rnn", "The recurrent layer.", name="cell"),
+    setting("--encoder-rnn", "The recurrent layer of the encoder (default: that of --rnn).", name="encoder_cell"),
     setting("--decoder", "Bahdanau's decoder, Luong's, or one without attention."),
     setting("--score", "Score function (default: that of the decoder).", click.Choice(SCORE_NAMES)),
     setting("--bidirectional/--one-direction", "Whether the encoder is bidirectional."),

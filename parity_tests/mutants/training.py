@@ -201,6 +201,36 @@ def bridge_skipped(original: Any, self: Any, source: Any, valid_lens: Any, dropo
 
 
 @mutant(
+    "Translator-{gru_lstm,both_gru_lstm,lstm}",
+    of="translation.Translator.encode",
+    red="Translator-*gru_lstm:*",
+    green="*:gradient_decoder.dense.b",
+)
+def outputs_for_cells(original: Any, self: Any) -> Any:
+    """The memory cells of a decoder behind a GRU begin with the outputs."""
+    outputs, state = original()
+    if self.sizes["encoder_cell"] == self.sizes["cell"]:
+        return outputs, state
+    first = np.split(state, 2, axis=-1)[0]
+    return outputs, np.concatenate([first, first], axis=-1)
+
+
+@mutant(
+    "Translator-{lstm_gru,lstm}",
+    of="translation.Translator.encode",
+    red="Translator-lstm_gru:*",
+    green="*:gradient_decoder.dense.b",
+)
+def cells_for_outputs(original: Any, self: Any, source: Any, valid_lens: Any, dropout_mask: Any) -> Any:
+    """A GRU decoder begins with the memory cells of an LSTM encoder."""
+    outputs, state = original()
+    if self.sizes["encoder_cell"] == self.sizes["cell"]:
+        return outputs, state
+    _, both = self.inside("encoder")(source, valid_lens, dropout_mask=dropout_mask)
+    return outputs, both[..., self.sizes["encoder_size"] :]
+
+
+@mutant(
     "Translator-{none,one_step}",
     of="translation.Translator.__call__",
     red="Translator-none:*",

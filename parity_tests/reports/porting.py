@@ -503,7 +503,7 @@ PORTING: dict[str, Porting] = {
             "The decoder masks the padding of the source if valid_lens is given; many ports pass the lengths to the "
             "encoder only.",
             "Some libraries initialise the cells of an LSTM decoder with the encoder's output; here the decoder gets "
-            "outputs and cells.",
+            "outputs and cells, and behind a GRU encoder (encoder_cell='gru') cells of 0.",
         ),
     ),
     "TransformerTranslator": Porting(

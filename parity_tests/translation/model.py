@@ -41,7 +41,7 @@ Arrays = dict[str, np.ndarray]
 
 LAYER_OF = {"recurrent": "Translator", "transformer": "TransformerTranslator"}
 SETTINGS_OF = {
-    "recurrent": ("cell", "decoder", "bidirectional"),
+    "recurrent": ("cell", "encoder_cell", "decoder", "bidirectional"),
     "transformer": ("num_heads", "norm", "positions", "tied"),
 }
 """The settings that one model has alone."""
@@ -75,6 +75,7 @@ class Settings:
     hidden_size: Annotated[int, Range(1, 2**14)] = 256
     num_layers: Annotated[int, Range(1, 64)] = 2
     cell: Literal["gru", "lstm"] = "gru"
+    encoder_cell: Literal["gru", "lstm"] | None = None
     decoder: Literal["bahdanau", "luong", "fixed"] = "bahdanau"
     score: str | None = None
     bidirectional: bool = False
@@ -128,7 +129,7 @@ class Settings:
 
     def arguments(self, source: Vocabulary, target: Vocabulary) -> dict[str, Any]:
         """The arguments of the layer."""
-        names = ("hidden_size", "num_layers", "dropout", *SETTINGS_OF[self.model])
+        names: tuple[str, ...] = ("hidden_size", "num_layers", "dropout", *SETTINGS_OF[self.model])
         given = {"source_vocab_size": len(source), "target_vocab_size": len(target)}
         given["features" if self.model == "transformer" else "embed_size"] = self.embed_size
         if self.score == "location":

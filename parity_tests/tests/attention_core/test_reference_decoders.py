@@ -100,6 +100,23 @@ def test_a_decoder_starts_with_the_requested_state():
         assert_array_equal(made.start(made.prepare(memory)), np.broadcast_to(expected, (2, 3, 5)))
 
 
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_between_a_gru_and_an_lstm_the_outputs_are_handed_on_and_cells_begin_at_0(bidirectional: bool):
+    source, sizes = np.arange(12).reshape(3, 4), {"bidirectional": bidirectional}
+    made = filled(reference.Translator(12, 13, 4, 5, 2, cell="lstm", encoder_cell="gru", **sizes))
+    handed, state = made.encode(source, None)
+    outputs, last = made.inside("encoder")(source)
+    if bidirectional:
+        outputs, last = made.inside("bridge")(outputs, last)
+    assert_array_equal(handed, outputs)
+    assert_array_equal(state, np.concatenate([last, np.zeros((2, 3, 5))], axis=-1))
+    made = filled(reference.Translator(12, 13, 4, 5, 2, encoder_cell="lstm", **sizes))
+    _, state = made.encode(source, None)
+    outputs, last = made.inside("encoder")(source)
+    last = last[..., : 10 if bidirectional else 5]
+    assert_array_equal(state, made.inside("bridge")(outputs, last)[1] if bidirectional else last)
+
+
 DECODERS = [reference.BahdanauDecoder, reference.LuongDecoder, reference.FixedContextDecoder]
 
 

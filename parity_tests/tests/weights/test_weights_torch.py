@@ -322,8 +322,9 @@ def test_a_whole_transformer_converts_through_its_state_dict(norm: str):
     model.load_state_dict({name: torch.from_numpy(array) for name, array in there.items()})
 
 
-def test_a_whole_translator_converts_through_its_state_dict(tmp_path: Path):
-    model = attention.Translator(11, 13, 5, 4, 2, bidirectional=True, readout="maxout")
+@pytest.mark.parametrize("options", [{"readout": "maxout"}, {"cell": "lstm", "encoder_cell": "gru"}], ids=str)
+def test_a_whole_translator_converts_through_its_state_dict(options: dict[str, Any], tmp_path: Path):
+    model = attention.Translator(11, 13, 5, 4, 2, bidirectional=True, **options)
     torch.save(model.state_dict(), tmp_path / "translator.pt")
     arrays = weights.read_arrays(tmp_path / "translator.pt")
     converted = weights.to_canonical(arrays, "attention_parity.torch")
