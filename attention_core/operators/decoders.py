@@ -97,7 +97,7 @@ _MEMORY = (
 )
 _LUONG_STATE = (
     Tensor("state.rnn", STATE.axes, STATE.meaning),
-    Tensor("state.attentional", ("batch", "hidden_size"), "the last attentional vector h̃; 0 at the start"),
+    Tensor("state.fed", ("batch", "fed_size"), "the last context if input_feeding='context', else h̃; 0 at the start"),
     Tensor("state.position", ("batch",), "tokens decoded so far", "integer"),
 )
 
@@ -315,9 +315,9 @@ BAHDANAU_DECODER = Layer(
 # ------------------------------------------------------------------------------------------------ Luong
 
 _LUONG_FORMULA = (
-    "state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding;  context, weights = "
-    "attention(top output', encoder_outputs);  h̃' = tanh(W_c [context; top output']);  "
-    "logits = dense.W h̃' + dense.b"
+    "state' = rnn([embedding[token]; fed], state), fed = h̃, context or nothing of the step before, depending on the "
+    "option input_feeding;  context', weights = attention(top output', encoder_outputs);  "
+    "h̃' = tanh(W_c [context'; top output']);  logits = dense.W h̃' + dense.b"
 )
 
 
@@ -329,11 +329,12 @@ def _luong_sizes(config: Config) -> Sizes:
     else:
         check_needed("LuongDecoder", "window", config["window"], f"alignment={config['alignment']!r} sees a window")
     sizes["memory_size + hidden_size"] = sizes["memory_size"] + sizes["hidden_size"]
+    sizes["fed_size"] = sizes["memory_size" if config["input_feeding"] == "context" else "hidden_size"]
     return sizes
 
 
 def _luong_inside(sizes: Sizes) -> dict[str, Part]:
-    fed = sizes["hidden_size"] if sizes["input_feeding"] else 0
+    fed = 0 if sizes["input_feeding"] == "none" else sizes["fed_size"]
     rnn = recurrent_part(sizes["cell"], sizes["embed_size"] + fed, sizes)
     if sizes["alignment"] == "global":
         names = ("score", "hidden_size", "memory_size", "attention_size", "num_positions", "dropout")
@@ -382,10 +383,11 @@ LUONG_DECODER = Layer(
         ),
         Option(
             "input_feeding",
-            "bool",
-            "whether the attentional vector of a step is an input of the next",
-            "True",
+            "str",
+            "what of a step is an input of the next: its attentional vector, as in the paper, its context, or nothing",
+            "'attentional'",
             keyword_only=True,
+            choices=("attentional", "context", "none"),
         ),
         CELL,
         _INITIAL,
@@ -411,7 +413,7 @@ LUONG_DECODER = Layer(
     inside=_luong_inside,
     parts={
         "attention": "the attention layer of score, inside a LocalAttention unless global",
-        "rnn": "the GRU or LSTM, which reads the embedded token, then h̃",
+        "rnn": "the GRU or LSTM, which reads the embedded token, then what is fed",
     },
     notes="Unless alignment='global', window is required. " + ALIKE,
 )

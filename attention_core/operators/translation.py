@@ -93,6 +93,8 @@ _FORMULA = (
 
 DECODERS = {"bahdanau": BAHDANAU_DECODER, "luong": LUONG_DECODER, "fixed": FIXED_CONTEXT_DECODER}
 """The choices of the option `decoder`."""
+_OF_DECODER = ("score", "num_positions", "readout", "input_feeding")
+"""The options that go to the decoder, unless they are None."""
 
 
 def _sizes(config: Config) -> Sizes:
@@ -101,6 +103,9 @@ def _sizes(config: Config) -> Sizes:
             check_unused("Translator", name, config[name], "decoder='fixed' has no attention")
     if config["decoder"] != "bahdanau":
         check_unused("Translator", "readout", config["readout"], f"decoder={config['decoder']!r} has only one readout")
+    if config["decoder"] != "luong":
+        unfed = f"decoder={config['decoder']!r} has no input feeding"
+        check_unused("Translator", "input_feeding", config["input_feeding"], unfed)
     if not config["bidirectional"]:
         check_unused("Translator", "bridge", config["bridge"], "an encoder of one direction needs none")
     directions = 2 if config["bidirectional"] else 1
@@ -130,7 +135,7 @@ def _inside(sizes: Sizes) -> dict[str, Part]:
         "memory_size": sizes["memory_size"],
         "cell": sizes["cell"],
         # An option that is None takes the decoder's default, or is not an argument of that decoder.
-        **{name: sizes[name] for name in ("score", "num_positions", "readout") if sizes[name] is not None},
+        **{name: sizes[name] for name in _OF_DECODER if sizes[name] is not None},
     }
     cells = {sizes["encoder_cell"], sizes["cell"]}
     parts = {"encoder": Part(LSTM_ENCODER if sizes["encoder_cell"] == "lstm" else GRU_ENCODER, encoder)}
@@ -194,6 +199,14 @@ TRANSLATOR = Layer(
             "None",
             keyword_only=True,
             choices=("dense", "maxout"),
+        ),
+        Option(
+            "input_feeding",
+            "str",
+            "what a step of Luong's decoder feeds to the next; 'attentional' if None",
+            "None",
+            keyword_only=True,
+            choices=("attentional", "context", "none"),
         ),
         DECODER_DROPOUT,
     ),

@@ -26,11 +26,11 @@ ATTENTION = {**LAYERS, "LocalAttention": LocalAttention}
 class LuongState(NamedTuple):
     """The state of a LuongDecoder between two steps; `start` makes it, `step` takes and returns it.
 
-    Shapes: rnn (num_layers, batch, state_size), attentional (batch, hidden_size), position (batch,), int32.
+    Shapes: rnn (num_layers, batch, state_size), fed (batch, fed_size), position (batch,), int32.
     """
 
     rnn: np.ndarray
-    attentional: np.ndarray
+    fed: np.ndarray
     position: np.ndarray
 
 
@@ -449,9 +449,10 @@ class BahdanauDecoder(Decoder):
 class LuongDecoder(Decoder):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
-    state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
-    context, weights = attention(top output', encoder_outputs)
-    h̃' = tanh(W_c [context; top output'])
+    state' = rnn([embedding[token]; fed], state), fed = h̃, context or nothing of the step before, depending on the
+    option input_feeding
+    context', weights = attention(top output', encoder_outputs)
+    h̃' = tanh(W_c [context'; top output'])
     logits = dense.W h̃' + dense.b
 
     Unless alignment='global', window is required. The scores dot, scaled_dot, cosine and gaussian compare features one
@@ -470,7 +471,8 @@ class LuongDecoder(Decoder):
         alignment (default 'global'): attention to all keys, or to a window around the step or around a predicted
             position: 'global', 'monotonic', 'predictive'
         window (default None): keys on either side of the centre; None if 'global'
-        input_feeding (default True): whether the attentional vector of a step is an input of the next
+        input_feeding (default 'attentional'): what of a step is an input of the next: its attentional vector, as in the
+            paper, its context, or nothing: 'attentional', 'context', 'none'
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
             'zero', 'learned'
@@ -482,7 +484,7 @@ class LuongDecoder(Decoder):
         dense.W: (vocab_size, hidden_size), weights of the logits
         dense.b: (vocab_size,), biases of the logits
         attention.*: the attention layer of score, inside a LocalAttention unless global
-        rnn.*: the GRU or LSTM, which reads the embedded token, then h̃
+        rnn.*: the GRU or LSTM, which reads the embedded token, then what is fed
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3
@@ -506,7 +508,7 @@ class LuongDecoder(Decoder):
         num_positions: int | None = None,
         alignment: str = "global",
         window: int | None = None,
-        input_feeding: bool = True,
+        input_feeding: str = "attentional",
         cell: str = "gru",
         initial: str = "encoder",
         dropout: float = 0.0,
@@ -545,8 +547,8 @@ class LuongDecoder(Decoder):
             OptionError: a state that would be ignored, or a missing one that is required
         """
         rnn = super().start(memory, state)
-        attentional = np.zeros((*rnn.shape[:-3], rnn.shape[-2], self.sizes["hidden_size"]))
-        return LuongState(rnn, attentional, np.zeros(rnn.shape[-2], np.int32))
+        fed = np.zeros((*rnn.shape[:-3], rnn.shape[-2], self.sizes["fed_size"]))
+        return LuongState(rnn, fed, np.zeros(rnn.shape[-2], np.int32))
 
     def _advance(
         self,
@@ -558,7 +560,7 @@ class LuongDecoder(Decoder):
     ) -> tuple[np.ndarray, LuongState, np.ndarray]:
         """One step without the last projection: (features of the logits, state, weights)."""
         assert self.attention is not None
-        inputs = joined(embedded, promote(state.attentional)) if self.sizes["input_feeding"] else embedded
+        inputs = embedded if self.sizes["input_feeding"] == "none" else joined(embedded, promote(state.fed))
         output, rnn = self.rnn.step(inputs, promote(state.rnn), dropout_mask=dropout_mask)
         at: dict[str, Any] = {}
         if self.sizes["alignment"] == "monotonic":
@@ -569,11 +571,12 @@ class LuongDecoder(Decoder):
             output[..., None, :], memory, **at, dropout_mask=attention_dropout_mask
         )
         attentional = np.tanh(linear(joined(context[..., 0, :], output), self.parameters["W_c"]))
-        return attentional, LuongState(rnn, attentional, state.position + np.int32(1)), weights[..., 0, :]
+        fed = context[..., 0, :] if self.sizes["input_feeding"] == "context" else attentional
+        return attentional, LuongState(rnn, fed, state.position + np.int32(1)), weights[..., 0, :]
 
     def _reordered(self, state: LuongState, rows: np.ndarray) -> LuongState:
         """Select rows of the batch from the state, in this order."""
-        return LuongState(state.rnn[..., rows, :], state.attentional[..., rows, :], state.position[rows])
+        return LuongState(state.rnn[..., rows, :], state.fed[..., rows, :], state.position[rows])
 
 
 class FixedContextDecoder(Decoder):

@@ -34,11 +34,11 @@ Decoded = tuple[jax.Array, Any, jax.Array]
 class LuongState(NamedTuple):
     """The state of a LuongDecoder between two steps; made by `start`, read and returned by `step`.
 
-    Shapes: rnn (num_layers, batch, state_size), attentional (batch, hidden_size), position (batch,), int32.
+    Shapes: rnn (num_layers, batch, state_size), fed (batch, fed_size), position (batch,), int32.
     """
 
     rnn: jax.Array
-    attentional: jax.Array
+    fed: jax.Array
     position: jax.Array
 
 
@@ -522,9 +522,10 @@ class BahdanauDecoder(Decoder[jax.Array]):
 class LuongDecoder(Decoder[LuongState]):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
-    state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
-    context, weights = attention(top output', encoder_outputs)
-    h̃' = tanh(W_c [context; top output'])
+    state' = rnn([embedding[token]; fed], state), fed = h̃, context or nothing of the step before, depending on the
+    option input_feeding
+    context', weights = attention(top output', encoder_outputs)
+    h̃' = tanh(W_c [context'; top output'])
     logits = dense.W h̃' + dense.b
 
     Unless alignment='global', window is required. The scores dot, scaled_dot, cosine and gaussian compare features one
@@ -543,7 +544,8 @@ class LuongDecoder(Decoder[LuongState]):
         alignment (default 'global'): attention to all keys, or to a window around the step or around a predicted
             position: 'global', 'monotonic', 'predictive'
         window (default None): keys on either side of the centre; None if 'global'
-        input_feeding (default True): whether the attentional vector of a step is an input of the next
+        input_feeding (default 'attentional'): what of a step is an input of the next: its attentional vector, as in the
+            paper, its context, or nothing: 'attentional', 'context', 'none'
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
             'zero', 'learned'
@@ -559,7 +561,7 @@ class LuongDecoder(Decoder[LuongState]):
         dense.W: (vocab_size, hidden_size), weights of the logits
         dense.b: (vocab_size,), biases of the logits
         attention.*: the attention layer of score, inside a LocalAttention unless global
-        rnn.*: the GRU or LSTM, which reads the embedded token, then h̃
+        rnn.*: the GRU or LSTM, which reads the embedded token, then what is fed
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3
@@ -583,7 +585,7 @@ class LuongDecoder(Decoder[LuongState]):
         num_positions: int | None = None,
         alignment: str = "global",
         window: int | None = None,
-        input_feeding: bool = True,
+        input_feeding: str = "attentional",
         cell: str = "gru",
         initial: str = "encoder",
         dropout: float = 0.0,
@@ -616,28 +618,29 @@ class LuongDecoder(Decoder[LuongState]):
     def _start(self, memory: Memory, state: jax.Array | None) -> LuongState:
         rnn = super()._start(memory, state)
         batch = rnn.shape[1]
-        return LuongState(rnn, jnp.zeros((batch, self.sizes["hidden_size"]), rnn.dtype), jnp.zeros(batch, jnp.int32))
+        return LuongState(rnn, jnp.zeros((batch, self.sizes["fed_size"]), rnn.dtype), jnp.zeros(batch, jnp.int32))
 
     def _advance(self, embedded: jax.Array, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
-        fed = self.sizes["input_feeding"]
-        inputs = jnp.concatenate([embedded, state.attentional], axis=-1) if fed else embedded
+        feeding = self.sizes["input_feeding"]
+        inputs = embedded if feeding == "none" else jnp.concatenate([embedded, state.fed], axis=-1)
         output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
         context, weights = self.attention._attend(output[:, None], memory, **at, dropout_mask=attention_dropout_mask)
         attentional = jnp.tanh(self.W_c(jnp.concatenate([context[:, 0], output], axis=-1)))
-        return attentional, LuongState(rnn, attentional, state.position + 1), weights[:, 0]
+        fed = context[:, 0] if feeding == "context" else attentional
+        return attentional, LuongState(rnn, fed, state.position + 1), weights[:, 0]
 
     @staticmethod
     def _reordered(state: LuongState, rows: jax.Array) -> LuongState:
-        return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
+        return LuongState(state.rnn[:, rows], state.fed[rows], state.position[rows])
 
     # particular to JAX
 
     @jax.jit
     def _run_forced(self, tokens: jax.Array, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps; without input feeding, all at once, since no step's attention waits for the one before."""
-        if self.sizes["input_feeding"]:
+        if self.sizes["input_feeding"] != "none":
             return super()._run_forced(tokens, state, memory, masks)
         dropout_mask, attention_dropout_mask = masks
         outputs, rnn = self.rnn(self.embedding(tokens), None, state.rnn, dropout_mask=dropout_mask)
@@ -645,7 +648,7 @@ class LuongDecoder(Decoder[LuongState]):
         context, weights = self.attention._attend(outputs, memory, **at, dropout_mask=attention_dropout_mask)
         attentional = jnp.tanh(self.W_c(jnp.concatenate([context, outputs], axis=-1)))
         steps = tokens.shape[1]
-        last = attentional[:, -1] if steps else state.attentional
+        last = attentional[:, -1] if steps else state.fed
         return attentional, LuongState(rnn, last, state.position + steps), weights
 
 

@@ -142,6 +142,8 @@ class Translator(EncoderDecoder):
         bridge (default None): how to merge the two directions; 'project' if None: 'concatenate', 'sum', 'project',
             'backward'
         readout (default None): the readout of Bahdanau's decoder; 'dense' if None: 'dense', 'maxout'
+        input_feeding (default None): what a step of Luong's decoder feeds to the next; 'attentional' if None:
+            'attentional', 'context', 'none'
         dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
         dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
             parameters, and inputs of another one are refused
@@ -177,6 +179,7 @@ class Translator(EncoderDecoder):
         bidirectional: bool = False,
         bridge: str | None = None,
         readout: str | None = None,
+        input_feeding: str | None = None,
         dropout: float = 0.0,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -197,6 +200,7 @@ class Translator(EncoderDecoder):
             bidirectional=bidirectional,
             bridge=bridge,
             readout=readout,
+            input_feeding=input_feeding,
             dropout=dropout,
         )
         parts = self.specification.inside(self.sizes)

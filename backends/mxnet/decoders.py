@@ -34,11 +34,11 @@ Masks = tuple[np.ndarray | None, np.ndarray | None]
 class LuongState(NamedTuple):
     """The state of a LuongDecoder between two steps; made by `start`, read and returned by `step`.
 
-    Shapes: rnn (num_layers, batch, state_size), attentional (batch, hidden_size), position (batch,), int32.
+    Shapes: rnn (num_layers, batch, state_size), fed (batch, fed_size), position (batch,), int32.
     """
 
     rnn: np.ndarray
-    attentional: np.ndarray
+    fed: np.ndarray
     position: np.ndarray
 
 
@@ -497,9 +497,10 @@ class BahdanauDecoder(Decoder[np.ndarray]):
 class LuongDecoder(Decoder[LuongState]):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
-    state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
-    context, weights = attention(top output', encoder_outputs)
-    h̃' = tanh(W_c [context; top output'])
+    state' = rnn([embedding[token]; fed], state), fed = h̃, context or nothing of the step before, depending on the
+    option input_feeding
+    context', weights = attention(top output', encoder_outputs)
+    h̃' = tanh(W_c [context'; top output'])
     logits = dense.W h̃' + dense.b
 
     Unless alignment='global', window is required. The scores dot, scaled_dot, cosine and gaussian compare features one
@@ -518,7 +519,8 @@ class LuongDecoder(Decoder[LuongState]):
         alignment (default 'global'): attention to all keys, or to a window around the step or around a predicted
             position: 'global', 'monotonic', 'predictive'
         window (default None): keys on either side of the centre; None if 'global'
-        input_feeding (default True): whether the attentional vector of a step is an input of the next
+        input_feeding (default 'attentional'): what of a step is an input of the next: its attentional vector, as in the
+            paper, its context, or nothing: 'attentional', 'context', 'none'
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
             'zero', 'learned'
@@ -533,7 +535,7 @@ class LuongDecoder(Decoder[LuongState]):
         dense.W: (vocab_size, hidden_size), weights of the logits
         dense.b: (vocab_size,), biases of the logits
         attention.*: the attention layer of score, inside a LocalAttention unless global
-        rnn.*: the GRU or LSTM, which reads the embedded token, then h̃
+        rnn.*: the GRU or LSTM, which reads the embedded token, then what is fed
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3
@@ -557,7 +559,7 @@ class LuongDecoder(Decoder[LuongState]):
         num_positions: int | None = None,
         alignment: str = "global",
         window: int | None = None,
-        input_feeding: bool = True,
+        input_feeding: str = "attentional",
         cell: str = "gru",
         initial: str = "encoder",
         dropout: float = 0.0,
@@ -590,24 +592,27 @@ class LuongDecoder(Decoder[LuongState]):
 
     def _start(self, memory: Memory, state: np.ndarray | None) -> LuongState:
         rnn = super()._start(memory, state)
-        attentional = np.zeros((rnn.shape[1], self.sizes["hidden_size"]), dtype=rnn.dtype, ctx=rnn.ctx)
-        return LuongState(rnn, attentional, np.zeros(rnn.shape[1:2], dtype="int32", ctx=rnn.ctx))
+        fed = np.zeros((rnn.shape[1], self.sizes["fed_size"]), dtype=rnn.dtype, ctx=rnn.ctx)
+        return LuongState(rnn, fed, np.zeros(rnn.shape[1:2], dtype="int32", ctx=rnn.ctx))
 
     def _advance(self, embedded: np.ndarray, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
-        inputs = np.concatenate([embedded, state.attentional], axis=-1) if self.sizes["input_feeding"] else embedded
+        feeding = self.sizes["input_feeding"]
+        inputs = embedded if feeding == "none" else np.concatenate([embedded, state.fed], axis=-1)
         output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask)
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
         query = np.expand_dims(output, 1)
         context, weights = self.attention._attend(query, memory, **at, dropout_mask=attention_dropout_mask)
-        joined = np.concatenate([np.squeeze(context, 1), output], axis=-1)
+        context = np.squeeze(context, 1)
+        joined = np.concatenate([context, output], axis=-1)
         attentional = npx.activation(self.W_c(joined), act_type="tanh")
-        return attentional, LuongState(rnn, attentional, state.position + 1), weights[:, 0]
+        fed = context if feeding == "context" else attentional
+        return attentional, LuongState(rnn, fed, state.position + 1), weights[:, 0]
 
     def _reordered(self, state: LuongState, rows: np.ndarray) -> LuongState:
         return LuongState(
             np.take(state.rnn, rows, axis=1),
-            np.take(state.attentional, rows, axis=0),
+            np.take(state.fed, rows, axis=0),
             np.take(state.position, rows, axis=0),
         )
 

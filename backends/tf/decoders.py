@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.tf.arrays import Lengths, lengths
-from backends.tf.attention import LAYERS, Answer, attention_layer
+from backends.tf.attention import LAYERS, attention_layer
 from backends.tf.blocked.decoder_steps import blocked_steps, is_shared, takes_steps
 from backends.tf.local import LocalAttention
 from backends.tf.masking import size
@@ -38,11 +38,11 @@ Layers = Sequence[tuple[tf.Tensor, ...]]
 class LuongState(NamedTuple):
     """The state of a LuongDecoder between two steps; made by `start`, read and returned by `step`.
 
-    Shapes: rnn (num_layers, batch, state_size), attentional (batch, hidden_size), position (batch,), int32.
+    Shapes: rnn (num_layers, batch, state_size), fed (batch, fed_size), position (batch,), int32.
     """
 
     rnn: tf.Tensor
-    attentional: tf.Tensor
+    fed: tf.Tensor
     position: tf.Tensor
 
 
@@ -577,9 +577,10 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
 class LuongDecoder(Decoder[LuongState]):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
-    state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
-    context, weights = attention(top output', encoder_outputs)
-    h̃' = tanh(W_c [context; top output'])
+    state' = rnn([embedding[token]; fed], state), fed = h̃, context or nothing of the step before, depending on the
+    option input_feeding
+    context', weights = attention(top output', encoder_outputs)
+    h̃' = tanh(W_c [context'; top output'])
     logits = dense.W h̃' + dense.b
 
     Unless alignment='global', window is required. The scores dot, scaled_dot, cosine and gaussian compare features one
@@ -598,7 +599,8 @@ class LuongDecoder(Decoder[LuongState]):
         alignment (default 'global'): attention to all keys, or to a window around the step or around a predicted
             position: 'global', 'monotonic', 'predictive'
         window (default None): keys on either side of the centre; None if 'global'
-        input_feeding (default True): whether the attentional vector of a step is an input of the next
+        input_feeding (default 'attentional'): what of a step is an input of the next: its attentional vector, as in the
+            paper, its context, or nothing: 'attentional', 'context', 'none'
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
             'zero', 'learned'
@@ -612,7 +614,7 @@ class LuongDecoder(Decoder[LuongState]):
         dense.W: (vocab_size, hidden_size), weights of the logits
         dense.b: (vocab_size,), biases of the logits
         attention.*: the attention layer of score, inside a LocalAttention unless global
-        rnn.*: the GRU or LSTM, which reads the embedded token, then h̃
+        rnn.*: the GRU or LSTM, which reads the embedded token, then what is fed
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3
@@ -636,7 +638,7 @@ class LuongDecoder(Decoder[LuongState]):
         num_positions: int | None = None,
         alignment: str = "global",
         window: int | None = None,
-        input_feeding: bool = True,
+        input_feeding: str = "attentional",
         cell: str = "gru",
         initial: str = "encoder",
         dropout: float = 0.0,
@@ -665,27 +667,31 @@ class LuongDecoder(Decoder[LuongState]):
 
     def _start(self, memory: Memory, state: tf.Tensor | None) -> LuongState:
         rnn, batch = super()._start(memory, state), size(memory.values, 0)
-        attentional = tf.zeros((batch, self.sizes["hidden_size"]), rnn.dtype)
-        return LuongState(rnn, attentional, tf.zeros((batch,), tf.int32))
+        fed = tf.zeros((batch, self.sizes["fed_size"]), rnn.dtype)
+        return LuongState(rnn, fed, tf.zeros((batch,), tf.int32))
 
     def _advance(self, embedded: tf.Tensor, state: LuongState, memory: Memory, masks: Masks, layers: Layers) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
-        inputs = tf.concat([embedded, state.attentional], axis=-1) if self.sizes["input_feeding"] else embedded
+        feeding = self.sizes["input_feeding"]
+        inputs = embedded if feeding == "none" else tf.concat([embedded, state.fed], axis=-1)
         output, rnn = self.rnn._advance(inputs, state.rnn, dropout_mask, layers)
-        attentional, weights = self._attentional(output[:, None], state, memory, attention_dropout_mask)
-        attentional = tf.squeeze(attentional, axis=1)
-        return attentional, LuongState(rnn, attentional, state.position + 1), tf.squeeze(weights, axis=1)
+        attended = self._attentional(output[:, None], state, memory, attention_dropout_mask)
+        attentional, context, weights = (tf.squeeze(array, axis=1) for array in attended)
+        fed = context if feeding == "context" else attentional
+        return attentional, LuongState(rnn, fed, state.position + 1), weights
 
     def _reordered(self, state: LuongState, rows: tf.Tensor) -> LuongState:
         rnn = tf.gather(state.rnn, rows, axis=1)
-        return LuongState(rnn, tf.gather(state.attentional, rows), tf.gather(state.position, rows))
+        return LuongState(rnn, tf.gather(state.fed, rows), tf.gather(state.position, rows))
 
     def _run_forced(self, tokens: tf.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps, as one function with a backward by hand if `takes_steps`; without input feeding, at once."""
-        fed = self.sizes["input_feeding"]
-        if not fed and is_shared(memory.mask):
+        feeding = self.sizes["input_feeding"]
+        if feeding == "none" and is_shared(memory.mask):
             return self._run_at_once(tokens, state, memory, masks)
-        blocked = self._run_blocked(tokens, state.rnn, memory, masks, state.attentional) if fed else None
+        blocked = None
+        if feeding == "attentional":
+            blocked = self._run_blocked(tokens, state.rnn, memory, masks, state.fed)
         if blocked is None:
             return super()._run_forced(tokens, state, memory, masks)
         attentional, last, weights, *_ = blocked
@@ -697,15 +703,17 @@ class LuongDecoder(Decoder[LuongState]):
         """Run the layers over all steps, then attend with all their outputs."""
         dropout_mask, attention_dropout_mask = masks
         outputs, rnn = self.rnn.call(self.embedding(tokens), None, state.rnn, dropout_mask=dropout_mask)
-        attentional, weights = self._attentional(outputs, state, memory, attention_dropout_mask)
-        last = tf.concat([state.attentional[:, None], attentional], axis=1)[:, -1]  # of no steps, too
+        attentional, _, weights = self._attentional(outputs, state, memory, attention_dropout_mask)
+        last = tf.concat([state.fed[:, None], attentional], axis=1)[:, -1]  # of no steps, too
         return attentional, LuongState(rnn, last, state.position + size(tokens, 1)), weights
 
-    def _attentional(self, outputs: tf.Tensor, state: LuongState, memory: Memory, mask: tf.Tensor | None) -> Answer:
-        """Attend with the top outputs of some steps, the first of which follows the state: (h̃, weights)."""
+    def _attentional(
+        self, outputs: tf.Tensor, state: LuongState, memory: Memory, mask: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Attend with the top outputs of some steps, the first after the state: (h̃, context, weights)."""
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
         context, weights = self.attention._attend(outputs, memory, **at, dropout_mask=mask)
-        return tf.tanh(projected(self.W_c, tf.concat([context, outputs], axis=-1))), weights
+        return tf.tanh(projected(self.W_c, tf.concat([context, outputs], axis=-1))), context, weights
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")

@@ -13,7 +13,7 @@ from backends.torch.arrays import Lengths
 from backends.torch.attention import LAYERS, attention_layer
 from backends.torch.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.torch.local import LocalAttention
-from backends.torch.memory import Memory, zero_masked
+from backends.torch.memory import Memory, hidden_by, is_shared, zero_masked
 from backends.torch.module import (
     Specified,
     as_module,
@@ -47,11 +47,11 @@ Lens: TypeAlias = torch.Tensor | None
 class LuongState(NamedTuple):
     """The state of a LuongDecoder between two steps; made by `start`, read and returned by `step`.
 
-    Shapes: rnn (num_layers, batch, state_size), attentional (batch, hidden_size), position (batch,), int32.
+    Shapes: rnn (num_layers, batch, state_size), fed (batch, fed_size), position (batch,), int32.
     """
 
     rnn: torch.Tensor
-    attentional: torch.Tensor
+    fed: torch.Tensor
     position: torch.Tensor
 
 
@@ -557,9 +557,10 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
 class LuongDecoder(Decoder[LuongState]):
     """Decode with attention whose query is the current output of the top recurrent layer.
 
-    state' = rnn([embedding[token]; h̃], state), without h̃ unless input_feeding
-    context, weights = attention(top output', encoder_outputs)
-    h̃' = tanh(W_c [context; top output'])
+    state' = rnn([embedding[token]; fed], state), fed = h̃, context or nothing of the step before, depending on the
+    option input_feeding
+    context', weights = attention(top output', encoder_outputs)
+    h̃' = tanh(W_c [context'; top output'])
     logits = dense.W h̃' + dense.b
 
     Unless alignment='global', window is required. The scores dot, scaled_dot, cosine and gaussian compare features one
@@ -578,7 +579,8 @@ class LuongDecoder(Decoder[LuongState]):
         alignment (default 'global'): attention to all keys, or to a window around the step or around a predicted
             position: 'global', 'monotonic', 'predictive'
         window (default None): keys on either side of the centre; None if 'global'
-        input_feeding (default True): whether the attentional vector of a step is an input of the next
+        input_feeding (default 'attentional'): what of a step is an input of the next: its attentional vector, as in the
+            paper, its context, or nothing: 'attentional', 'context', 'none'
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
             'zero', 'learned'
@@ -592,7 +594,7 @@ class LuongDecoder(Decoder[LuongState]):
         dense.W: (vocab_size, hidden_size), weights of the logits
         dense.b: (vocab_size,), biases of the logits
         attention.*: the attention layer of score, inside a LocalAttention unless global
-        rnn.*: the GRU or LSTM, which reads the embedded token, then h̃
+        rnn.*: the GRU or LSTM, which reads the embedded token, then what is fed
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3
@@ -616,7 +618,7 @@ class LuongDecoder(Decoder[LuongState]):
         num_positions: int | None = None,
         alignment: str = "global",
         window: int | None = None,
-        input_feeding: bool = True,
+        input_feeding: str = "attentional",
         cell: str = "gru",
         initial: str = "encoder",
         dropout: float = 0.0,
@@ -646,30 +648,34 @@ class LuongDecoder(Decoder[LuongState]):
 
     def _start(self, memory: Memory, state: torch.Tensor | None) -> LuongState:
         rnn = super()._start(memory, state)
-        attentional = rnn.new_zeros(rnn.shape[1], self.sizes["hidden_size"])
-        return LuongState(rnn, attentional, torch.zeros_like(attentional[:, 0], dtype=torch.int32))
+        fed = rnn.new_zeros(rnn.shape[1], self.sizes["fed_size"])
+        return LuongState(rnn, fed, torch.zeros_like(fed[:, 0], dtype=torch.int32))
 
     def _advance(self, embedded: torch.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
-        inputs = torch.cat([embedded, state.attentional], dim=-1) if self.sizes["input_feeding"] else embedded
+        feeding = self.sizes["input_feeding"]
+        inputs = embedded if feeding == "none" else torch.cat([embedded, state.fed], dim=-1)
         output, rnn = as_module(self.rnn._advance, inputs, state.rnn, dropout_mask)
         attended = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
         attended["dropout_mask"] = attention_dropout_mask
         context, weights = as_module(self.attention._attend, output[:, None], memory, **attended)
         attentional = torch.tanh(self.W_c(torch.cat([context[:, 0], output], dim=-1)))
-        return attentional, LuongState(rnn, attentional, state.position + 1), weights[:, 0]
+        fed = context[:, 0] if feeding == "context" else attentional
+        return attentional, LuongState(rnn, fed, state.position + 1), weights[:, 0]
 
     def _reordered(self, state: LuongState, rows: torch.Tensor) -> LuongState:
-        return LuongState(state.rnn[:, rows], state.attentional[rows], state.position[rows])
+        return LuongState(state.rnn[:, rows], state.fed[rows], state.position[rows])
 
     def _run_forced(
         self, tokens: torch.Tensor, state: LuongState, memory: Memory, masks: Masks, lens: Lens = None
     ) -> Decoded:
         """Run all steps, as one function with a backward by hand if `takes_steps`; without input feeding, at once."""
-        fed = self.sizes["input_feeding"]
-        if not fed and is_shared(tokens, memory):
+        feeding = self.sizes["input_feeding"]
+        if feeding == "none" and is_shared(tokens, memory):
             return self._run_at_once(tokens, state, memory, masks)
-        blocked = self._run_blocked(tokens, state.rnn, memory, masks, lens, state.attentional) if fed else None
+        blocked = None
+        if feeding == "attentional":
+            blocked = self._run_blocked(tokens, state.rnn, memory, masks, lens, state.fed)
         if blocked is None:
             return super()._run_forced(tokens, state, memory, masks, lens)
         attentional, last, weights, *_ = blocked
@@ -804,16 +810,3 @@ def last_open(memory: Memory) -> torch.Tensor:
     allowed = torch.ones_like(memory.values[:, None, :, 0], dtype=torch.bool)
     allowed = allowed if memory.mask is None else allowed & memory.mask
     return allowed & (allowed.flip(-1).cumsum(dim=-1).flip(-1) == 1)
-
-
-# ------------------------------------------------------------------------------------------------ particular to PyTorch
-
-
-def is_shared(tokens: torch.Tensor, memory: Memory) -> bool:
-    """Whether there are steps, and what hides a value from one of them hides it from all."""
-    return tokens.shape[1] > 0 and (memory.mask is None or memory.mask.shape[1] == 1)
-
-
-def hidden_by(memory: Memory, row: torch.Tensor) -> Memory:
-    """Take one row of the mask, and set the values that it hides to 0."""
-    return memory._replace(values=memory.values.masked_fill(~row[:, 0, :, None], 0.0), mask=row)

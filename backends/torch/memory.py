@@ -76,3 +76,16 @@ def joined_masks(memory: Memory, steps: Memory) -> torch.Tensor | None:
     leading = torch.broadcast_shapes(past.shape[:-1], new.shape[:-1])
     parts = [mask.expand(*leading, -1) for mask in (past, new)]
     return torch.cat(parts, dim=-1)
+
+
+# ------------------------------------------------------------------------------------------------ particular to PyTorch
+
+
+def is_shared(tokens: torch.Tensor, memory: Memory) -> bool:
+    """Whether there are steps, and what hides a value from one of them hides it from all."""
+    return tokens.shape[1] > 0 and (memory.mask is None or memory.mask.shape[1] == 1)
+
+
+def hidden_by(memory: Memory, row: torch.Tensor) -> Memory:
+    """Take one row of the mask, and set the values that it hides to 0."""
+    return memory._replace(values=memory.values.masked_fill(~row[:, 0, :, None], 0.0), mask=row)

@@ -141,6 +141,8 @@ class Translator(EncoderDecoder):
         bridge (default None): how to merge the two directions; 'project' if None: 'concatenate', 'sum', 'project',
             'backward'
         readout (default None): the readout of Bahdanau's decoder; 'dense' if None: 'dense', 'maxout'
+        input_feeding (default None): what a step of Luong's decoder feeds to the next; 'attentional' if None:
+            'attentional', 'context', 'none'
         dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
         dtype: floating type of the parameters
         device: where to allocate
@@ -174,6 +176,7 @@ class Translator(EncoderDecoder):
         bidirectional: bool = False,
         bridge: str | None = None,
         readout: str | None = None,
+        input_feeding: str | None = None,
         dropout: float = 0.0,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -192,6 +195,7 @@ class Translator(EncoderDecoder):
             bidirectional=bidirectional,
             bridge=bridge,
             readout=readout,
+            input_feeding=input_feeding,
             dropout=dropout,
         )
         parts = self.specification.inside(self.sizes)

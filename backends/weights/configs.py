@@ -311,8 +311,11 @@ def _bahdanau(shapes: Shapes, options: Options) -> dict[str, Any]:
 
 def _luong(shapes: Shapes, options: Options) -> dict[str, Any]:
     config = _decoder(shapes, options)
-    fed = config["memory_size"]  # what is read beside the token is h̃, or nothing
-    config |= {"memory_size": _size(shapes, "W_c", 2, 1) - config["hidden_size"], "input_feeding": fed > 0}
+    fed = config["memory_size"]  # what is read beside the token is h̃, the context or nothing
+    config["memory_size"] = _size(shapes, "W_c", 2, 1) - config["hidden_size"]
+    feeding = {config["memory_size"]: "context", config["hidden_size"]: "attentional", 0: "none"}
+    if fed in feeding and not (config["memory_size"] == fed == config["hidden_size"] and "input_feeding" in options):
+        config["input_feeding"] = feeding[fed]
     attention = inner(shapes, "attention")
     scored = inner(attention, "scored")
     if "W_p" not in attention and not scored:
@@ -347,6 +350,8 @@ def _translator(shapes: Shapes, options: Options) -> dict[str, Any]:
         arguments = {"bahdanau": _bahdanau, "luong": _luong}[kind](decoder, options)
         config |= {name: arguments[name] for name in ("score", "num_positions") if name in arguments}
         config |= {"readout": arguments["readout"]} if arguments.get("readout") == "maxout" else {}
+        fed = arguments.get("input_feeding", "attentional")
+        config |= {"input_feeding": fed} if fed != "attentional" else {}
     if encoder["bidirectional"]:
         bridge = inner(shapes, "bridge")
         if bridge:

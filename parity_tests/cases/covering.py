@@ -306,7 +306,7 @@ class Call:
 
 DERIVED = {
     *("state_size", "output_size", "both_outputs", "both_states", "decoder_size", "encoder_size"),
-    *("sublayers", "encoder_sublayers", "decoder_sublayers", "head_size", "memory_features", "blocks"),
+    *("sublayers", "encoder_sublayers", "decoder_sublayers", "head_size", "memory_features", "fed_size", "blocks"),
     *("patches", "patch_features"),
 }
 """Axes whose sizes follow from those of the constructor."""

@@ -206,12 +206,13 @@ VARIANTS: dict[str, tuple[tuple[str, str, dict[str, Any]], ...]] = {
         *SHARED,
         ("monotonic", "A window around the step.", {"alignment": "monotonic", "window": 2}),
         ("predictive", "A window around a predicted position.", {"alignment": "predictive", "window": 2}),
-        ("not_fed", "No input feeding.", {"input_feeding": False}),
+        ("not_fed", "No input feeding.", {"input_feeding": "none"}),
+        ("context_fed", "The context is fed to the next step.", {"input_feeding": "context"}),
         ("attention_size", "A hidden layer of another size.", {"score": "additive", "attention_size": 8}),
     ),
     "FixedContextDecoder": SHARED,
 }
-ARITHMETIC = ("lstm", "maxout", "monotonic", "predictive", "not_fed")
+ARITHMETIC = ("lstm", "maxout", "monotonic", "predictive", "not_fed", "context_fed")
 """Variants with different arithmetic, which run in float32, too."""
 
 

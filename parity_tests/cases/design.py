@@ -85,7 +85,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "LSTMEncoder": ({}, {"bidirectional": True}),
     "Bridge": ({}, {"method": "sum"}, {"method": "project"}, {"method": "backward", "cell": "lstm"}),
     "BahdanauDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}, {"initial": "zero"}),
-    "LuongDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}, {"input_feeding": False}),
+    "LuongDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}, {"input_feeding": "none"}),
     "FixedContextDecoder": ({}, {"cell": "lstm"}, {"initial": "learned"}),
     "FeedForward": ({}, {"activation": "gelu"}, {"activation": "silu", "gated": True}, {"activation": "gelu_tanh"}),
     "TransformerEncoderLayer": ({}, PRE, LLAMA, {"causal": True}),

@@ -154,14 +154,26 @@ def query_before_step(original: Any, self: Any, state: Any) -> Any:
 
 
 @mutant(
-    LUONG_STEPS,
+    "LuongDecoder-{open,not_fed,context_fed,no_steps}",
     of="decoders.LuongDecoder._advance",
-    red="LuongDecoder-open:*",
+    red="LuongDecoder-{open,context_fed}:*",
     green="*:{gradient_dense.b,state.position}",
 )
 def nothing_fed(original: Any, state: Any) -> Any:
-    """Luong's decoder does not feed back its attentional vector."""
-    return original(state=state._replace(attentional=np.zeros_like(state.attentional)))
+    """Luong's decoder feeds back neither its attentional vector nor its context."""
+    return original(state=state._replace(fed=np.zeros_like(state.fed)))
+
+
+@mutant(
+    "Translator-{luong,luong_context}",
+    of="decoders.LuongDecoder._advance",
+    red="Translator-luong_context:*",
+    green="*:gradient_decoder.dense.b",
+)
+def vector_for_context(original: Any) -> Any:
+    """Luong's decoder feeds back its attentional vector instead of its context."""
+    attentional, after, weights = original()
+    return attentional, after._replace(fed=attentional), weights
 
 
 @mutant(

@@ -201,7 +201,7 @@ def _methods(layer: Layer) -> Iterator[str]:
 def _shown(method: Operator) -> str:
     """The signature, with a memory and a state as one argument each."""
     signature = method.signature.replace("memory.keys, memory.values, memory.mask=None", "memory")
-    for state in ("state.rnn, state.attentional, state.position", "state.keys, state.values, state.position"):
+    for state in ("state.rnn, state.fed, state.position", "state.keys, state.values, state.position"):
         signature = signature.replace(state, "state")
     return signature
 

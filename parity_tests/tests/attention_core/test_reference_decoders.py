@@ -67,7 +67,7 @@ def test_luongs_decoder_attends_with_the_current_output_and_feeds_it_back():
     assert_allclose(weights, expected, rtol=1e-12)
     context = np.einsum("bk,bkm->bm", expected, memory)
     attentional = np.tanh(np.concatenate([context, output], axis=-1) @ made.parameters["W_c"].T)
-    assert_allclose(after.attentional, attentional, rtol=1e-12)
+    assert_allclose(after.fed, attentional, rtol=1e-12)
     assert_allclose(logits, attentional @ made.parameters["dense.W"].T + made.parameters["dense.b"], rtol=1e-12)
     assert after.position.tolist() == [1, 1, 1]
 

@@ -53,6 +53,8 @@ def configurations(layer: Layer) -> Iterator[dict[str, Any]]:
                 config["num_buckets"] = 4
             if option.name == "rotary_layout" or value == "rotary":
                 config |= {"num_heads": 2, **({"positions": "rotary"} if stacked else {})}
+            if option.name == "input_feeding" and layer.name == "Translator":
+                config["decoder"] = "luong"
             if option.name == "bridge":
                 config["bidirectional"] = True
             yield config
@@ -139,6 +141,7 @@ def test_what_would_be_ignored_or_is_missing_is_refused():
         ("GRU", {"bidirectional": 1}, "bidirectional is 1, expected True or False"),
         ("Translator", {"decoder": "fixed", "score": "dot"}, "score is 'dot', expected None: decoder='fixed' has no"),
         ("Translator", {"decoder": "luong", "readout": "dense"}, "readout is 'dense', expected None: decoder='luong'"),
+        ("Translator", {"input_feeding": "none"}, "is 'none', expected None: decoder='bahdanau' has no input feeding"),
         ("Translator", {"bridge": "sum"}, "bridge is 'sum', expected None: an encoder of one direction needs none"),
         ("Translator", {"bidirectional": True, "score": "dot"}, "a key has 8 features but a query 4, and score='dot'"),
         ("KernelAttention", {"width": 0.0}, "width is 0.0, expected a finite number above 0"),

@@ -77,7 +77,8 @@ def decoded(
         logits, state, weights = decoder(**named, **fixed)
         return logits, weights, *(state[:2] if isinstance(state, tuple) else [state])  # a position has no gradient
 
-    shapes = (3, 4, 11), (3, 4, 7), (2, 3, width), *([(3, 5)] if hasattr(decoder, "W_c") else [])
+    fed = [(3, decoder.sizes["fed_size"])] if hasattr(decoder, "W_c") else []
+    shapes = (3, 4, 11), (3, 4, 7), (2, 3, width), *fed
     cotangents = {index: backend.runtime.from_numpy(uniform(str(index), shape)) for index, shape in enumerate(shapes)}
     with in_small_blocks(backend, SMALL[backend.name]), on_path(backend, path):
         outputs, gradients, parameters = backend.runtime.vjp(outputs_of, tensors, cotangents, decoder)
@@ -127,7 +128,8 @@ def test_the_steps_of_every_form_are_those_of_the_loop(
         {"score": "cosine", "memory_size": 5},
         {"alignment": "monotonic", "window": 2},
         {"alignment": "predictive", "window": 2},
-        {"input_feeding": False},
+        {"input_feeding": "none"},
+        {"input_feeding": "context"},
     ],
     ids=str,
 )
@@ -165,9 +167,9 @@ def test_steps_are_one_function_where_they_share_a_mask_and_there_are_some(backe
     "form",
     [
         {"name": "FixedContextDecoder"},
-        {"name": "LuongDecoder", "input_feeding": False},
-        {"name": "LuongDecoder", "input_feeding": False, "alignment": "monotonic", "window": 2},
-        {"name": "LuongDecoder", "input_feeding": False, "alignment": "predictive", "window": 2},
+        {"name": "LuongDecoder", "input_feeding": "none"},
+        {"name": "LuongDecoder", "input_feeding": "none", "alignment": "monotonic", "window": 2},
+        {"name": "LuongDecoder", "input_feeding": "none", "alignment": "predictive", "window": 2},
     ],
     ids=str,
 )

@@ -239,7 +239,7 @@ def test_the_shapes_of_the_outputs_are_computed_from_those_of_the_inputs(kind: s
     [
         ("BahdanauDecoder", {}),
         ("LuongDecoder", {}),
-        ("LuongDecoder", {"input_feeding": False}),
+        ("LuongDecoder", {"input_feeding": "none"}),
         ("FixedContextDecoder", {}),
     ],
 )

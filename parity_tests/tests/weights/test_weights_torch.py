@@ -322,7 +322,14 @@ def test_a_whole_transformer_converts_through_its_state_dict(norm: str):
     model.load_state_dict({name: torch.from_numpy(array) for name, array in there.items()})
 
 
-@pytest.mark.parametrize("options", [{"readout": "maxout"}, {"cell": "lstm", "encoder_cell": "gru"}], ids=str)
+OPTIONS = [
+    {"readout": "maxout"},
+    {"cell": "lstm", "encoder_cell": "gru"},
+    {"decoder": "luong", "input_feeding": "context"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_whole_translator_converts_through_its_state_dict(options: dict[str, Any], tmp_path: Path):
     model = attention.Translator(11, 13, 5, 4, 2, bidirectional=True, **options)
     torch.save(model.state_dict(), tmp_path / "translator.pt")
