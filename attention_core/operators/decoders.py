@@ -220,7 +220,8 @@ def _dense_shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
 
 _BAHDANAU_FORMULA = (
     "context, weights = attention(top output, encoder_outputs);  "
-    "state' = rnn([context; embedding[token]], state);  logits = dense.W top output' + dense.b;  maxout: "
+    "state' = rnn([context; embedding[token]], state), without the embedding if reads='context';  "
+    "logits = dense.W top output' + dense.b;  maxout: "
     "logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]), t = readout.W [top output; embedding[token]; context] "
     "+ readout.b"
 )
@@ -239,9 +240,10 @@ def _bahdanau_sizes(config: Config) -> Sizes:
 
 def _bahdanau_inside(sizes: Sizes) -> dict[str, Part]:
     names = ("score", "hidden_size", "memory_size", "attention_size", "num_positions", "dropout")
+    embedded = sizes["embed_size"] if sizes["reads"] == "both" else 0
     return {
         "attention": scored("BahdanauDecoder", *(sizes[name] for name in names)),
-        "rnn": recurrent_part(sizes["cell"], sizes["memory_size"] + sizes["embed_size"], sizes),
+        "rnn": recurrent_part(sizes["cell"], sizes["memory_size"] + embedded, sizes),
     }
 
 
@@ -269,6 +271,14 @@ BAHDANAU_DECODER = Layer(
         NUM_POSITIONS,
         CELL,
         _INITIAL,
+        Option(
+            "reads",
+            "str",
+            "what the recurrent layer reads: the context and the embedded token, or the context alone",
+            "'both'",
+            keyword_only=True,
+            choices=("both", "context"),
+        ),
         Option(
             "readout",
             "str",
@@ -303,12 +313,14 @@ BAHDANAU_DECODER = Layer(
     inside=_bahdanau_inside,
     parts={
         "attention": "the attention layer of score",
-        "rnn": "the GRU or LSTM, which reads the context first, then the embedded token",
+        "rnn": "the GRU or LSTM, which reads the context first, then the embedded token, if reads='both'",
     },
     notes=(
         "The paper's form is readout='maxout', whose readout reads the previous state, with a bidirectional GRUEncoder "
         "and Bridge(method='backward'). Two differences are left: the GRU applies its reset gate after U2 h, the "
-        "paper's before, and has biases. With readout='maxout', dense.W reads maxout_size features. " + ALIKE
+        "paper's before, and has biases. With readout='maxout', dense.W reads maxout_size features. With "
+        "reads='context' and readout='dense', no token has an effect: each word is chosen without those before it. "
+        + ALIKE
     ),
 )
 

@@ -93,7 +93,7 @@ _FORMULA = (
 
 DECODERS = {"bahdanau": BAHDANAU_DECODER, "luong": LUONG_DECODER, "fixed": FIXED_CONTEXT_DECODER}
 """The choices of the option `decoder`."""
-_OF_DECODER = ("score", "num_positions", "readout", "input_feeding")
+_OF_DECODER = ("score", "num_positions", "reads", "readout", "input_feeding")
 """The options that go to the decoder, unless they are None."""
 
 
@@ -103,6 +103,7 @@ def _sizes(config: Config) -> Sizes:
             check_unused("Translator", name, config[name], "decoder='fixed' has no attention")
     if config["decoder"] != "bahdanau":
         check_unused("Translator", "readout", config["readout"], f"decoder={config['decoder']!r} has only one readout")
+        check_unused("Translator", "reads", config["reads"], f"decoder={config['decoder']!r} reads the token, too")
     if config["decoder"] != "luong":
         unfed = f"decoder={config['decoder']!r} has no input feeding"
         check_unused("Translator", "input_feeding", config["input_feeding"], unfed)
@@ -191,6 +192,14 @@ TRANSLATOR = Layer(
             "None",
             keyword_only=True,
             choices=("concatenate", "sum", "project", "backward"),
+        ),
+        Option(
+            "reads",
+            "str",
+            "what the recurrent layer of Bahdanau's decoder reads; 'both' if None",
+            "None",
+            keyword_only=True,
+            choices=("both", "context"),
         ),
         Option(
             "readout",

@@ -344,15 +344,16 @@ class BahdanauDecoder(Decoder):
     """Decode with attention whose query is the previous output of the top recurrent layer.
 
     context, weights = attention(top output, encoder_outputs)
-    state' = rnn([context; embedding[token]], state)
+    state' = rnn([context; embedding[token]], state), without the embedding if reads='context'
     logits = dense.W top output' + dense.b
     maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]), t = readout.W [top output; embedding[token];
     context] + readout.b
 
     The paper's form is readout='maxout', whose readout reads the previous state, with a bidirectional GRUEncoder and
     Bridge(method='backward'). Two differences are left: the GRU applies its reset gate after U2 h, the paper's before,
-    and has biases. With readout='maxout', dense.W reads maxout_size features. The scores dot, scaled_dot, cosine and
-    gaussian compare features one by one, and need as many in a query as in a key.
+    and has biases. With readout='maxout', dense.W reads maxout_size features. With reads='context' and readout='dense',
+    no token has an effect: each word is chosen without those before it. The scores dot, scaled_dot, cosine and gaussian
+    compare features one by one, and need as many in a query as in a key.
 
     Args:
         vocab_size: number of token ids
@@ -367,6 +368,8 @@ class BahdanauDecoder(Decoder):
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
             'zero', 'learned'
+        reads (default 'both'): what the recurrent layer reads: the context and the embedded token, or the context
+            alone: 'both', 'context'
         readout (default 'dense'): logits from the new top output, or as in the paper from the previous one, the token
             and the context: 'dense', 'maxout'
         maxout_size (default None): pairs in the maxout readout; hidden_size if None
@@ -380,7 +383,7 @@ class BahdanauDecoder(Decoder):
         dense.W: (vocab_size, hidden_size), weights of the logits
         dense.b: (vocab_size,), biases of the logits
         attention.*: the attention layer of score
-        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
+        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token, if reads='both'
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2
@@ -404,6 +407,7 @@ class BahdanauDecoder(Decoder):
         num_positions: int | None = None,
         cell: str = "gru",
         initial: str = "encoder",
+        reads: str = "both",
         readout: str = "dense",
         maxout_size: int | None = None,
         dropout: float = 0.0,
@@ -419,6 +423,7 @@ class BahdanauDecoder(Decoder):
             num_positions=num_positions,
             cell=cell,
             initial=initial,
+            reads=reads,
             readout=readout,
             maxout_size=maxout_size,
             dropout=dropout,
@@ -436,7 +441,7 @@ class BahdanauDecoder(Decoder):
         assert self.attention is not None
         previous = promote(state)[..., -1, :, : self.sizes["hidden_size"]]
         context, weights = self.attention.attend(previous[..., None, :], memory, dropout_mask=attention_dropout_mask)
-        inputs = joined(context[..., 0, :], embedded)
+        inputs = context[..., 0, :] if self.sizes["reads"] == "context" else joined(context[..., 0, :], embedded)
         features, state = self.rnn.step(inputs, promote(state), dropout_mask=dropout_mask)
         if self.sizes["readout"] == "maxout":
             read = joined(previous, embedded, context[..., 0, :])

@@ -132,6 +132,7 @@ class Translator(EncoderDecoder):
             first
         bridge (default None): how to merge the two directions; 'project' if None: 'concatenate', 'sum', 'project',
             'backward'
+        reads (default None): what the recurrent layer of Bahdanau's decoder reads; 'both' if None: 'both', 'context'
         readout (default None): the readout of Bahdanau's decoder; 'dense' if None: 'dense', 'maxout'
         input_feeding (default None): what a step of Luong's decoder feeds to the next; 'attentional' if None:
             'attentional', 'context', 'none'
@@ -166,6 +167,7 @@ class Translator(EncoderDecoder):
         num_positions: int | None = None,
         bidirectional: bool = False,
         bridge: str | None = None,
+        reads: str | None = None,
         readout: str | None = None,
         input_feeding: str | None = None,
         dropout: float = 0.0,
@@ -183,6 +185,7 @@ class Translator(EncoderDecoder):
             num_positions=num_positions,
             bidirectional=bidirectional,
             bridge=bridge,
+            reads=reads,
             readout=readout,
             input_feeding=input_feeding,
             dropout=dropout,

@@ -381,15 +381,16 @@ class BahdanauDecoder(Decoder[np.ndarray]):
     """Decode with attention whose query is the previous output of the top recurrent layer.
 
     context, weights = attention(top output, encoder_outputs)
-    state' = rnn([context; embedding[token]], state)
+    state' = rnn([context; embedding[token]], state), without the embedding if reads='context'
     logits = dense.W top output' + dense.b
     maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]), t = readout.W [top output; embedding[token];
     context] + readout.b
 
     The paper's form is readout='maxout', whose readout reads the previous state, with a bidirectional GRUEncoder and
     Bridge(method='backward'). Two differences are left: the GRU applies its reset gate after U2 h, the paper's before,
-    and has biases. With readout='maxout', dense.W reads maxout_size features. The scores dot, scaled_dot, cosine and
-    gaussian compare features one by one, and need as many in a query as in a key.
+    and has biases. With readout='maxout', dense.W reads maxout_size features. With reads='context' and readout='dense',
+    no token has an effect: each word is chosen without those before it. The scores dot, scaled_dot, cosine and gaussian
+    compare features one by one, and need as many in a query as in a key.
 
     Args:
         vocab_size: number of token ids
@@ -404,6 +405,8 @@ class BahdanauDecoder(Decoder[np.ndarray]):
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
             'zero', 'learned'
+        reads (default 'both'): what the recurrent layer reads: the context and the embedded token, or the context
+            alone: 'both', 'context'
         readout (default 'dense'): logits from the new top output, or as in the paper from the previous one, the token
             and the context: 'dense', 'maxout'
         maxout_size (default None): pairs in the maxout readout; hidden_size if None
@@ -420,7 +423,7 @@ class BahdanauDecoder(Decoder[np.ndarray]):
         dense.W: (vocab_size, hidden_size), weights of the logits
         dense.b: (vocab_size,), biases of the logits
         attention.*: the attention layer of score
-        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
+        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token, if reads='both'
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2
@@ -444,6 +447,7 @@ class BahdanauDecoder(Decoder[np.ndarray]):
         num_positions: int | None = None,
         cell: str = "gru",
         initial: str = "encoder",
+        reads: str = "both",
         readout: str = "dense",
         maxout_size: int | None = None,
         dropout: float = 0.0,
@@ -462,6 +466,7 @@ class BahdanauDecoder(Decoder[np.ndarray]):
             num_positions=num_positions,
             cell=cell,
             initial=initial,
+            reads=reads,
             readout=readout,
             maxout_size=maxout_size,
             dropout=dropout,
@@ -482,7 +487,8 @@ class BahdanauDecoder(Decoder[np.ndarray]):
         query = np.expand_dims(previous, 1)
         context, weights = self.attention._attend(query, memory, dropout_mask=attention_dropout_mask)
         context = np.squeeze(context, 1)
-        output, state = self.rnn._advance(np.concatenate([context, embedded], axis=-1), state, dropout_mask)
+        inputs = context if self.sizes["reads"] == "context" else np.concatenate([context, embedded], axis=-1)
+        output, state = self.rnn._advance(inputs, state, dropout_mask)
         if self.sizes["readout"] == "maxout":
             output = np.concatenate([previous, embedded, context], axis=-1)
         return output, state, weights[:, 0]

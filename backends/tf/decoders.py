@@ -423,8 +423,9 @@ class Decoder(Specified, Generic[State]):
         usual = scoring is not None and (W_c is None or is_usual(W_c, keras.layers.Dense))
         if not (usual and takes_steps(tokens, state, *memory)):
             return None
-        size, luong = self.sizes["embed_size"], [W_c.kernel, *attentional] if attentional else []
-        of_token, rest = (slice(size), slice(size, None)) if attentional else (slice(-size, None), slice(-size))
+        luong, width = ([W_c.kernel, *attentional], "embed_size") if attentional else ([], "memory_size")
+        first, last = slice(self.sizes[width]), slice(self.sizes[width], None)
+        of_token, rest = (first, last) if attentional else (last, first)
         known = self.rnn._project_known(self.embedding, tf.transpose(tokens), of_token)
         return blocked_steps(known, state, memory, scoring, self.rnn._of_steps(rest), *masks, *luong)
 
@@ -442,15 +443,16 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
     """Decode with attention whose query is the previous output of the top recurrent layer.
 
     context, weights = attention(top output, encoder_outputs)
-    state' = rnn([context; embedding[token]], state)
+    state' = rnn([context; embedding[token]], state), without the embedding if reads='context'
     logits = dense.W top output' + dense.b
     maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]), t = readout.W [top output; embedding[token];
     context] + readout.b
 
     The paper's form is readout='maxout', whose readout reads the previous state, with a bidirectional GRUEncoder and
     Bridge(method='backward'). Two differences are left: the GRU applies its reset gate after U2 h, the paper's before,
-    and has biases. With readout='maxout', dense.W reads maxout_size features. The scores dot, scaled_dot, cosine and
-    gaussian compare features one by one, and need as many in a query as in a key.
+    and has biases. With readout='maxout', dense.W reads maxout_size features. With reads='context' and readout='dense',
+    no token has an effect: each word is chosen without those before it. The scores dot, scaled_dot, cosine and gaussian
+    compare features one by one, and need as many in a query as in a key.
 
     Args:
         vocab_size: number of token ids
@@ -465,6 +467,8 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
             'zero', 'learned'
+        reads (default 'both'): what the recurrent layer reads: the context and the embedded token, or the context
+            alone: 'both', 'context'
         readout (default 'dense'): logits from the new top output, or as in the paper from the previous one, the token
             and the context: 'dense', 'maxout'
         maxout_size (default None): pairs in the maxout readout; hidden_size if None
@@ -480,7 +484,7 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
         dense.W: (vocab_size, hidden_size), weights of the logits
         dense.b: (vocab_size,), biases of the logits
         attention.*: the attention layer of score
-        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
+        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token, if reads='both'
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2
@@ -504,6 +508,7 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
         num_positions: int | None = None,
         cell: str = "gru",
         initial: str = "encoder",
+        reads: str = "both",
         readout: str = "dense",
         maxout_size: int | None = None,
         dropout: float = 0.0,
@@ -521,6 +526,7 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
             num_positions=num_positions,
             cell=cell,
             initial=initial,
+            reads=reads,
             readout=readout,
             maxout_size=maxout_size,
             dropout=dropout,
@@ -565,12 +571,12 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
 
     def _embedded(self, tokens: tf.Tensor) -> tf.Tensor:
         """Compute the token's part in the first recurrent layer's W x + b, followed by the embedding for maxout."""
-        known = self.rnn._project_known(self.embedding, tokens, slice(-self.sizes["embed_size"], None))
+        known = self.rnn._project_known(self.embedding, tokens, slice(self.sizes["memory_size"], None))
         return known if self.sizes["readout"] == "dense" else tf.concat([known, self.embedding(tokens)], axis=-1)
 
     def _of_steps(self) -> list[tuple[tf.Tensor, ...]]:
         """Lay out the weights of the recurrent layers, without those that `_embedded` has used."""
-        return self.rnn._of_steps(slice(-self.sizes["embed_size"]))
+        return self.rnn._of_steps(slice(self.sizes["memory_size"]))
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -689,9 +695,7 @@ class LuongDecoder(Decoder[LuongState]):
         feeding = self.sizes["input_feeding"]
         if feeding == "none" and is_shared(memory.mask):
             return self._run_at_once(tokens, state, memory, masks)
-        blocked = None
-        if feeding == "attentional":
-            blocked = self._run_blocked(tokens, state.rnn, memory, masks, state.fed)
+        blocked = self._run_blocked(tokens, state.rnn, memory, masks, state.fed) if feeding == "attentional" else None
         if blocked is None:
             return super()._run_forced(tokens, state, memory, masks)
         attentional, last, weights, *_ = blocked

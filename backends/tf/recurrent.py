@@ -264,14 +264,14 @@ class Recurrent(Specified):
         """Compute the part of embedded tokens in layer 0's W x + b, where they are those features of x.
 
         They are known for all steps before the first: it is one product, of the tokens or, where these are more, of the
-        vocabulary.
+        vocabulary. Where the layer reads no token, those features are none, and b is left.
         """
         W, b = self._cast((self.layers[0].W.value, self.layers[0].b.value))
         whole = (tokens.shape.num_elements() or 0) > embedding.input_dim and is_usual(embedding, keras.layers.Embedding)
         inputs = self._cast(tf.convert_to_tensor(embedding.embeddings)) if whole else embedding(tokens)
-        rows = tf.matmul(tf.reshape(inputs, (-1, inputs.shape[-1])), side_by_side(W[..., features])) + tf.reshape(
-            b, (-1,)
-        )
+        columns = side_by_side(W[..., features])
+        inputs = inputs if columns.shape[0] else inputs[..., :0]
+        rows = tf.matmul(tf.reshape(inputs, (-1, columns.shape[0])), columns) + tf.reshape(b, (-1,))
         if whole:
             return keras.ops.take(rows, tokens, axis=0)
         return tf.reshape(rows, [size(tokens, axis) for axis in range(tokens.shape.rank)] + [rows.shape[-1]])

@@ -403,7 +403,8 @@ class Decoder(Specified, Generic[State]):
         words, places = tokens.T.unique(return_inverse=True)
         embedded, layers = self.embedding(words.long()), [rnn._fused(layer) for layer in rnn.layers]
         factors, luong = (dropout_mask, attention_dropout_mask), [W_c.weight, *attentional] if attentional else []
-        results = blocked_steps(embedded, places, state, memory, scoring, layers, *factors, lens, *luong)
+        read = embedded[:, :0] if self.sizes.get("reads") == "context" else embedded
+        results = blocked_steps(read, places, state, memory, scoring, layers, *factors, lens, *luong)
         return *results, embedded, places
 
     def _run_scanned(self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
@@ -432,15 +433,16 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
     """Decode with attention whose query is the previous output of the top recurrent layer.
 
     context, weights = attention(top output, encoder_outputs)
-    state' = rnn([context; embedding[token]], state)
+    state' = rnn([context; embedding[token]], state), without the embedding if reads='context'
     logits = dense.W top output' + dense.b
     maxout: logits = dense.W m + dense.b, m[j] = max(t[2j], t[2j + 1]), t = readout.W [top output; embedding[token];
     context] + readout.b
 
     The paper's form is readout='maxout', whose readout reads the previous state, with a bidirectional GRUEncoder and
     Bridge(method='backward'). Two differences are left: the GRU applies its reset gate after U2 h, the paper's before,
-    and has biases. With readout='maxout', dense.W reads maxout_size features. The scores dot, scaled_dot, cosine and
-    gaussian compare features one by one, and need as many in a query as in a key.
+    and has biases. With readout='maxout', dense.W reads maxout_size features. With reads='context' and readout='dense',
+    no token has an effect: each word is chosen without those before it. The scores dot, scaled_dot, cosine and gaussian
+    compare features one by one, and need as many in a query as in a key.
 
     Args:
         vocab_size: number of token ids
@@ -455,6 +457,8 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
             'zero', 'learned'
+        reads (default 'both'): what the recurrent layer reads: the context and the embedded token, or the context
+            alone: 'both', 'context'
         readout (default 'dense'): logits from the new top output, or as in the paper from the previous one, the token
             and the context: 'dense', 'maxout'
         maxout_size (default None): pairs in the maxout readout; hidden_size if None
@@ -470,7 +474,7 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
         dense.W: (vocab_size, hidden_size), weights of the logits
         dense.b: (vocab_size,), biases of the logits
         attention.*: the attention layer of score
-        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
+        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token, if reads='both'
     Raises:
         OptionError: an argument is outside its domain, or would be ignored
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2
@@ -494,6 +498,7 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
         num_positions: int | None = None,
         cell: str = "gru",
         initial: str = "encoder",
+        reads: str = "both",
         readout: str = "dense",
         maxout_size: int | None = None,
         dropout: float = 0.0,
@@ -511,6 +516,7 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
             num_positions=num_positions,
             cell=cell,
             initial=initial,
+            reads=reads,
             readout=readout,
             maxout_size=maxout_size,
             dropout=dropout,
@@ -526,8 +532,8 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
         previous = state[-1, :, : self.sizes["hidden_size"]]
         attended = {"dropout_mask": attention_dropout_mask}
         context, weights = as_module(self.attention._attend, previous[:, None], memory, **attended)
-        inputs = torch.cat([context[:, 0], embedded], dim=-1)
-        output, state = as_module(self.rnn._advance, inputs, state, dropout_mask)
+        read = [context[:, 0]] if self.sizes["reads"] == "context" else [context[:, 0], embedded]
+        output, state = as_module(self.rnn._advance, torch.cat(read, dim=-1), state, dropout_mask)
         if self.sizes["readout"] == "maxout":
             output = torch.cat([previous, embedded, context[:, 0]], dim=-1)
         return output, state, weights[:, 0]

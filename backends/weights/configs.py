@@ -303,7 +303,15 @@ def _attending(layer: str, config: dict[str, Any], attention: Shapes, options: O
 
 
 def _bahdanau(shapes: Shapes, options: Options) -> dict[str, Any]:
-    config = _attending("BahdanauDecoder", _decoder(shapes, options), inner(shapes, "attention"), options)
+    config, attention = _decoder(shapes, options), inner(shapes, "attention")
+    read, known = config["memory_size"] + config["embed_size"], None
+    if "W_k" in attention:
+        known = _size(attention, "W_k", 2, 1)
+    elif "v" in attention:
+        known = _size(attention, "W", 2, 1) - config["hidden_size"]
+    if known == read or (known is None and options.get("reads") == "context"):
+        config |= {"memory_size": read, "reads": "context"}
+    config = _attending("BahdanauDecoder", config, attention, options)
     if "readout.W" in shapes:
         return config | {"readout": "maxout", "maxout_size": _size(shapes, "readout.W", 2, 0) // 2}
     return config | {"readout": "dense"}
@@ -349,6 +357,7 @@ def _translator(shapes: Shapes, options: Options) -> dict[str, Any]:
     if kind != "fixed":
         arguments = {"bahdanau": _bahdanau, "luong": _luong}[kind](decoder, options)
         config |= {name: arguments[name] for name in ("score", "num_positions") if name in arguments}
+        config |= {"reads": "context"} if "reads" in arguments else {}
         config |= {"readout": arguments["readout"]} if arguments.get("readout") == "maxout" else {}
         fed = arguments.get("input_feeding", "attentional")
         config |= {"input_feeding": fed} if fed != "attentional" else {}

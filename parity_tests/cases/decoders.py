@@ -199,6 +199,12 @@ VARIANTS: dict[str, tuple[tuple[str, str, dict[str, Any]], ...]] = {
         *score_variants("additive"),
         *SHARED,
         ("maxout", "The readout of the paper.", {"readout": "maxout"}),
+        ("context_alone", "The recurrent layer reads the context alone.", {"reads": "context"}),
+        (
+            "context_alone_maxout",
+            "Only the readout reads the token.",
+            {"reads": "context", "readout": "maxout"},
+        ),
         ("maxout_size", "The readout of the paper with another size.", {"readout": "maxout", "maxout_size": 7}),
     ),
     "LuongDecoder": (
@@ -212,7 +218,7 @@ VARIANTS: dict[str, tuple[tuple[str, str, dict[str, Any]], ...]] = {
     ),
     "FixedContextDecoder": SHARED,
 }
-ARITHMETIC = ("lstm", "maxout", "monotonic", "predictive", "not_fed", "context_fed")
+ARITHMETIC = ("lstm", "maxout", "monotonic", "predictive", "not_fed", "context_fed", "context_alone")
 """Variants with different arithmetic, which run in float32, too."""
 
 

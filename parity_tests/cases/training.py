@@ -159,6 +159,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("dropout", "Dropout masks as inputs, between layers and of the weights.", RATES["adam"], {"num_layers": 2}),
     ("luong", "Luong's decoder.", RATES["adam"], {"decoder": "luong"}),
     ("fixed", "The decoder without attention.", RATES["adam"], {"decoder": "fixed"}),
+    ("context_alone", "A decoder that reads the context alone.", RATES["adam"], {"reads": "context"}),
     (
         "paper",
         "The form of the paper.",

@@ -123,7 +123,8 @@ VARIANTS: tuple[tuple[str, str, tuple[str, ...], dict[str, Any]], ...] = (
     ("luong_context", "Luong's decoder, fed the context.", EXACT, {"decoder": "luong", "input_feeding": "context"}),
     ("luong_unfed", "Luong's decoder, fed nothing.", EXACT, {"decoder": "luong", "input_feeding": "none"}),
     ("fixed", "The decoder without attention.", FULL, {"decoder": "fixed"}),
-    ("dense", "The default readout of Bahdanau's decoder.", EXACT, {"readout": "dense"}),
+    ("dense", "The defaults of Bahdanau's decoder.", EXACT, {"readout": "dense", "reads": "both"}),
+    ("context_alone", "A decoder that reads the context alone.", EXACT, {"reads": "context"}),
     ("paper", "The form of the paper.", FULL, PAPER),
     ("both", "Both directions, projected.", EXACT, {"bidirectional": True}),
     *(

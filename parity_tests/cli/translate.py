@@ -106,6 +106,7 @@ training_options = options.combined(
     setting("--rnn", "The recurrent layer.", name="cell"),
     setting("--encoder-rnn", "The recurrent layer of the encoder (default: that of --rnn).", name="encoder_cell"),
     setting("--decoder", "Bahdanau's decoder, Luong's, or one without attention."),
+    setting("--reads", "What the recurrent layer of Bahdanau's decoder reads (default: both context and token)."),
     setting("--input-feeding", "What a step of Luong's decoder feeds to the next (default: its attentional vector)."),
     setting("--score", "Score function (default: that of the decoder).", click.Choice(SCORE_NAMES)),
     setting("--bidirectional/--one-direction", "Whether the encoder is bidirectional."),

@@ -85,6 +85,17 @@ def context_last(original: Any, inputs: Any) -> Any:
     return original(inputs=np.roll(inputs, DECODER["embed_size"], axis=-1))
 
 
+@mutant(
+    "BahdanauDecoder-{context_alone*,none}",
+    of="recurrent.GRU.step",
+    red="BahdanauDecoder-context_alone*:*",
+    green="*:gradient_{dense.b,readout.b,embedding}",
+)
+def context_of_zero(original: Any, self: Any, inputs: Any) -> Any:
+    """A decoder that reads the context alone reads nothing."""
+    return original(inputs=inputs * 0.0) if self.sizes["input_size"] == DECODER["memory_size"] else original()
+
+
 @mutant(DECODING, of="decoders.linear", red="*:{logits,gradient_dense.b} BahdanauDecoder-greedy:*")
 def readout_without_bias(original: Any) -> Any:
     """The readout has no bias."""

@@ -41,7 +41,7 @@ Arrays = dict[str, np.ndarray]
 
 LAYER_OF = {"recurrent": "Translator", "transformer": "TransformerTranslator"}
 SETTINGS_OF = {
-    "recurrent": ("cell", "encoder_cell", "decoder", "input_feeding", "bidirectional"),
+    "recurrent": ("cell", "encoder_cell", "decoder", "reads", "input_feeding", "bidirectional"),
     "transformer": ("num_heads", "norm", "positions", "tied"),
 }
 """The settings that one model has alone."""
@@ -77,6 +77,7 @@ class Settings:
     cell: Literal["gru", "lstm"] = "gru"
     encoder_cell: Literal["gru", "lstm"] | None = None
     decoder: Literal["bahdanau", "luong", "fixed"] = "bahdanau"
+    reads: Literal["both", "context"] | None = None
     input_feeding: Literal["attentional", "context", "none"] | None = None
     score: str | None = None
     bidirectional: bool = False

@@ -75,10 +75,11 @@ def blocked_steps(
     the first attentional vector it is Luong's, which attends after its layers; its features are the attentional
     vectors, each of which the next step reads.
 
-    embedded is one row for each word that occurs, which meets its part of W once, and places (steps, batch) gives the
-    row of each token. memory is keys, values and mask; layers are W, U, b and the hidden bias of each, as PyTorch's
-    kernels take them. All that is returned but the state has its steps first. It has first derivatives, in reverse
-    mode. With lens (batch,), a sequence takes its first steps alone: of later ones all is 0, and its state stays.
+    embedded is one row for each word that occurs, which meets its part of W once, without features where no token is
+    read, and places (steps, batch) gives the row of each token. memory is keys, values and mask; layers are W, U, b and
+    the hidden bias of each, as PyTorch's kernels take them. All that is returned but the state has its steps first. It
+    has first derivatives, in reverse mode. With lens (batch,), a sequence takes its first steps alone: of later ones
+    all is 0, and its state stays.
     """
     keys, values, mask = memory
     hidden = None if mask is None else ~mask[:, 0].expand(len(keys), -1)

@@ -93,6 +93,18 @@ def test_the_maxout_readout_uses_the_previous_state_and_the_larger_of_neighbours
     assert_allclose(logits, expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("readout", ["dense", "maxout"])
+def test_a_decoder_that_reads_the_context_alone_learns_of_tokens_from_its_readout_alone(readout: str):
+    made, memory, state = decoding(reference.BahdanauDecoder, reads="context", readout=readout)
+    assert made.parameters["rnn.0.W"].shape == (3, 5, 6)
+    (logits, after, weights), (others, same_after, same_weights) = (
+        made(np.full((3, 4), token), memory, state) for token in (1, 7)
+    )
+    assert_array_equal(after, same_after)
+    assert_array_equal(weights, same_weights)
+    assert (logits == others).all() == (readout == "dense")
+
+
 def test_a_decoder_starts_with_the_requested_state():
     for initial in ("zero", "learned"):
         made, memory, _ = decoding(reference.BahdanauDecoder, initial=initial)

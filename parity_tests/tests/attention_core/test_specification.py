@@ -142,6 +142,7 @@ def test_what_would_be_ignored_or_is_missing_is_refused():
         ("Translator", {"decoder": "fixed", "score": "dot"}, "score is 'dot', expected None: decoder='fixed' has no"),
         ("Translator", {"decoder": "luong", "readout": "dense"}, "readout is 'dense', expected None: decoder='luong'"),
         ("Translator", {"input_feeding": "none"}, "is 'none', expected None: decoder='bahdanau' has no input feeding"),
+        ("Translator", {"decoder": "luong", "reads": "both"}, "reads is 'both', expected None: decoder='luong' reads"),
         ("Translator", {"bridge": "sum"}, "bridge is 'sum', expected None: an encoder of one direction needs none"),
         ("Translator", {"bidirectional": True, "score": "dot"}, "a key has 8 features but a query 4, and score='dot'"),
         ("KernelAttention", {"width": 0.0}, "width is 0.0, expected a finite number above 0"),

@@ -103,6 +103,8 @@ def test_steps_as_one_function_have_the_numbers_of_the_loop(
 FORMS: dict[str, dict[str, Any]] = {
     "Bahdanau": {"name": "BahdanauDecoder"},
     "maxout": {"name": "BahdanauDecoder", "readout": "maxout"},
+    "context": {"name": "BahdanauDecoder", "reads": "context"},
+    "context, maxout": {"name": "BahdanauDecoder", "reads": "context", "readout": "maxout"},
     "Luong": {"name": "LuongDecoder"},
 }
 

@@ -326,6 +326,8 @@ OPTIONS = [
     {"readout": "maxout"},
     {"cell": "lstm", "encoder_cell": "gru"},
     {"decoder": "luong", "input_feeding": "context"},
+    {"reads": "context"},
+    {"reads": "context", "score": "concat"},
 ]
 
 
