@@ -211,25 +211,34 @@ GENERAL_ATTENTION = Layer(
     own_shapes=lambda sizes: {"W": (sizes["query_size"], sizes["key_size"])},
 )
 
-_CONCAT_FORMULA = "context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)"
+_CONCAT_FORMULA = "context, weights = attention_pooling(vᵀ tanh(W [queries; keys] + b), values), without b unless bias"
 
 CONCAT_ATTENTION = Layer(
     name="ConcatAttention",
     summary="Attention by a one-layer perceptron over the concatenation of query and key.",
     formula=_CONCAT_FORMULA,
     source=LUONG,
-    options=(_QUERY_SIZE, _KEY_SIZE, Option("hidden_size", "int", "features of the hidden layer"), DROPOUT, TIME_MAJOR),
+    options=(
+        _QUERY_SIZE,
+        _KEY_SIZE,
+        Option("hidden_size", "int", "features of the hidden layer"),
+        DROPOUT,
+        Option("bias", "bool", "whether the hidden layer has a bias", "False", keyword_only=True),
+        TIME_MAJOR,
+    ),
     parameters=(
         Parameter("W", ("hidden_size", "query_size + key_size"), "projects [query; key]", "query_size + key_size"),
+        Parameter("b", ("hidden_size",), "bias of the hidden layer, if bias", "query_size + key_size"),
         Parameter("v", ("hidden_size",), "weight of each hidden feature", "hidden_size"),
     ),
     methods=_attention_methods("ConcatAttention", _CONCAT_FORMULA, LUONG, "query_size", "key_size", "hidden_size"),
     complete=lambda config: {**config, "query_size + key_size": config["query_size"] + config["key_size"]},
     own_shapes=lambda sizes: {
         "W": (sizes["hidden_size"], sizes["query_size"] + sizes["key_size"]),
+        **({"b": (sizes["hidden_size"],)} if sizes["bias"] else {}),
         "v": (sizes["hidden_size"],),
     },
-    notes="The two halves of W are W_q and W_k of AdditiveAttention, which is the same function.",
+    notes="The two halves of W are W_q and W_k of AdditiveAttention, which is the same function without a bias.",
 )
 
 _COSINE_FORMULA = "context, weights = attention_pooling(cosine_score(queries, keys), values)"
@@ -286,6 +295,7 @@ SCORES: dict[str, tuple[Layer, Config]] = {
     "general": (GENERAL_ATTENTION, {}),
     "additive": (ADDITIVE_ATTENTION, {}),
     "concat": (CONCAT_ATTENTION, {}),
+    "concat_bias": (CONCAT_ATTENTION, {"bias": True}),
     "cosine": (COSINE_ATTENTION, {}),
     "location": (LOCATION_ATTENTION, {}),
     "gaussian": (KERNEL_ATTENTION, {"learned": True}),

@@ -370,19 +370,21 @@ class GeneralAttention(Attention):
 class ConcatAttention(Attention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
-    context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+    context, weights = attention_pooling(vᵀ tanh(W [queries; keys] + b), values), without b unless bias
 
-    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function.
+    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function without a bias.
 
     Args:
         query_size: features of a query
         key_size: features of a key
         hidden_size: features of the hidden layer
         dropout (default 0.0): dropout rate of the weights in training
+        bias (default False): whether the hidden layer has a bias
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
     Parameters:
         W: (hidden_size, query_size + key_size), projects [query; key]
+        b: (hidden_size,), bias of the hidden layer, if bias
         v: (hidden_size,), weight of each hidden feature
     Raises:
         OptionError: an argument is outside its domain
@@ -395,22 +397,30 @@ class ConcatAttention(Attention):
     specification: Layer = CONCAT_ATTENTION
 
     def __init__(
-        self, query_size: int, key_size: int, hidden_size: int, *, dropout: float = 0.0, time_major: bool = False
+        self,
+        query_size: int,
+        key_size: int,
+        hidden_size: int,
+        *,
+        dropout: float = 0.0,
+        bias: bool = False,
+        time_major: bool = False,
     ) -> None:
         super().__init__(
             query_size=query_size,
             key_size=key_size,
             hidden_size=hidden_size,
             dropout=dropout,
+            bias=bias,
             time_major=time_major,
         )
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
-        """Give W [0; k]."""
-        return linear(keys, self.parameters["W"][..., self.sizes["query_size"] :])
+        """Give W [0; k] + b."""
+        return linear(keys, self.parameters["W"][..., self.sizes["query_size"] :], self.parameters.get("b"))
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give V · tanh(W [q; 0] + W [0; k])."""
+        """Give V · tanh(W [q; 0] + W [0; k] + b)."""
         queries = linear(queries, self.parameters["W"][..., : self.sizes["query_size"]])
         return additive_score(queries, keys, self.parameters["v"])
 

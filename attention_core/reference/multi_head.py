@@ -47,8 +47,8 @@ class MultiHeadAttention(ScoredAttention):
         value_size (default None): features of a value; key_size if None
         hidden_size (default None): features of all heads together; query_size if None
         num_key_heads (default None): number of heads of keys and values; num_heads if None
-        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
-            'location', 'gaussian'
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'concat_bias', 'cosine', 'location', 'gaussian'
         num_positions (default None): number of positions to score, for score='location' only
         softcap (default None): bound of the scores; none if None; of the scores 'dot' and 'scaled_dot' only
         bias (default True): whether the four projections have biases

@@ -69,8 +69,8 @@ class TransformerEncoder(Stack):
         max_distance (default None): distance from which on all share the last bucket; 128 if None; for
             positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
-        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
-            'gaussian'
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'concat_bias', 'cosine', 'gaussian'
         rotary_layout (default None): which features of a query and a key are rotated together by their positions:
             neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
             'concatenated'
@@ -260,8 +260,8 @@ class TransformerDecoder(Stack):
         max_distance (default None): distance from which on all share the last bucket; 128 if None; for
             positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
-        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
-            'gaussian'
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'concat_bias', 'cosine', 'gaussian'
         rotary_layout (default None): which features of a query and a key are rotated together by their positions:
             neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
             'concatenated'

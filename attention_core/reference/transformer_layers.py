@@ -80,8 +80,8 @@ class TransformerEncoderLayer(TransformerLayer):
         num_heads: number of heads
         hidden_size: hidden features of the feed-forward network
         num_key_heads (default None): number of heads of keys and values; num_heads if None
-        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
-            'gaussian'
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'concat_bias', 'cosine', 'gaussian'
         rotary_layout (default None): which features of a query and a key are rotated together by their positions:
             neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
             'concatenated'
@@ -238,8 +238,8 @@ class TransformerDecoderLayer(TransformerLayer):
         hidden_size: hidden features of the feed-forward network
         memory_size (default None): features of the encoder's outputs; features if None
         num_key_heads (default None): number of heads of keys and values; num_heads if None
-        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
-            'gaussian'
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'concat_bias', 'cosine', 'gaussian'
         rotary_layout (default None): which features of a query and a key are rotated together by their positions:
             neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
             'concatenated'

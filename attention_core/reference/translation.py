@@ -126,7 +126,7 @@ class Translator(EncoderDecoder):
         decoder (default 'bahdanau'): Bahdanau's decoder, Luong's, or the one without attention: 'bahdanau', 'luong',
             'fixed'
         score (default None): name of the score; the decoder's default if None: 'dot', 'scaled_dot', 'general',
-            'additive', 'concat', 'cosine', 'location', 'gaussian'
+            'additive', 'concat', 'concat_bias', 'cosine', 'location', 'gaussian'
         num_positions (default None): number of positions to score, for score='location' only
         bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
             first
@@ -283,8 +283,8 @@ class TransformerTranslator(EncoderDecoder):
         max_distance (default None): distance from which on all share the last bucket; 128 if None; for
             positions='relative' only
         num_key_heads (default None): number of heads of keys and values; num_heads if None
-        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
-            'gaussian'
+        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'concat_bias', 'cosine', 'gaussian'
         rotary_layout (default None): which features of a query and a key are rotated together by their positions:
             neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
             'concatenated'

@@ -515,15 +515,16 @@ class GeneralAttention(Attention):
 class ConcatAttention(Attention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
-    context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+    context, weights = attention_pooling(vᵀ tanh(W [queries; keys] + b), values), without b unless bias
 
-    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function.
+    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function without a bias.
 
     Args:
         query_size: features of a query
         key_size: features of a key
         hidden_size: features of the hidden layer
         dropout (default 0.0): dropout rate of the weights in training
+        bias (default False): whether the hidden layer has a bias
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
@@ -532,6 +533,7 @@ class ConcatAttention(Attention):
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         W: (hidden_size, query_size + key_size), projects [query; key]
+        b: (hidden_size,), bias of the hidden layer, if bias
         v: (hidden_size,), weight of each hidden feature
     Raises:
         OptionError: an argument is outside its domain
@@ -551,6 +553,7 @@ class ConcatAttention(Attention):
         hidden_size: int,
         *,
         dropout: float = 0.0,
+        bias: bool = False,
         time_major: bool = False,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
@@ -563,19 +566,22 @@ class ConcatAttention(Attention):
             key_size=key_size,
             hidden_size=hidden_size,
             dropout=dropout,
+            bias=bias,
             time_major=time_major,
         )
         self.W = nnx.Linear(
             query_size + key_size, hidden_size, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs
         )
+        self.b = drawn((hidden_size,), query_size + key_size, param_dtype, rngs) if bias else None
         self.v = drawn((hidden_size,), hidden_size, param_dtype, rngs)
 
     def _project(self, keys: jax.Array) -> jax.Array:
-        """Give W [0; k]."""
-        return keys @ cast(self.W.kernel, keys)[self.sizes["query_size"] :]
+        """Give W [0; k] + b."""
+        projected = keys @ cast(self.W.kernel, keys)[self.sizes["query_size"] :]
+        return projected if self.b is None else projected + cast(self.b, keys)
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give v · tanh(W [q; 0] + W [0; k])."""
+        """Give v · tanh(W [q; 0] + W [0; k] + b)."""
         projected, v = self._additive_terms(queries)
         return _additive_score(projected, keys, v)
 

@@ -34,8 +34,8 @@ class HardAttention(ScoredAttention):
     Args:
         query_size: features of a query
         key_size: features of a key
-        score (default 'additive'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
-            'location', 'gaussian'
+        score (default 'additive'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'concat_bias', 'cosine', 'location', 'gaussian'
         hidden_size (default None): features of the hidden layers; query_size if None
         num_positions (default None): number of positions to score, for score='location' only
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without

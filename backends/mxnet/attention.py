@@ -460,15 +460,16 @@ class GeneralAttention(Attention):
 class ConcatAttention(Attention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
-    context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+    context, weights = attention_pooling(vᵀ tanh(W [queries; keys] + b), values), without b unless bias
 
-    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function.
+    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function without a bias.
 
     Args:
         query_size: features of a query
         key_size: features of a key
         hidden_size: features of the hidden layer
         dropout (default 0.0): dropout rate of the weights in training
+        bias (default False): whether the hidden layer has a bias
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
@@ -476,6 +477,7 @@ class ConcatAttention(Attention):
         params: a ParameterDict whose parameters are shared
     Parameters:
         W: (hidden_size, query_size + key_size), projects [query; key]
+        b: (hidden_size,), bias of the hidden layer, if bias
         v: (hidden_size,), weight of each hidden feature
     Raises:
         OptionError: an argument is outside its domain
@@ -495,6 +497,7 @@ class ConcatAttention(Attention):
         hidden_size: int,
         *,
         dropout: float = 0.0,
+        bias: bool = False,
         time_major: bool = False,
         dtype: str = "float32",
         prefix: str | None = None,
@@ -505,21 +508,25 @@ class ConcatAttention(Attention):
             key_size=key_size,
             hidden_size=hidden_size,
             dropout=dropout,
+            bias=bias,
             time_major=time_major,
             prefix=prefix,
             params=params,
         )
         with self.name_scope():
             self.W = linear(query_size + key_size, hidden_size, use_bias=False, dtype=dtype)
+            first = {"shape": (hidden_size,), "dtype": dtype, "init": Uniform((query_size + key_size) ** -0.5)}
+            self.b = self.params.get("b", **first) if bias else None
             self.v = self.params.get("v", shape=(hidden_size,), dtype=dtype, init=Uniform(hidden_size**-0.5))
         initialise(self)
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
-        """Give W [0; k]."""
-        return self._columns(keys, slice(self.sizes["query_size"], None))
+        """Give W [0; k] + b."""
+        projected = self._columns(keys, slice(self.sizes["query_size"], None))
+        return projected if self.b is None or keys.size == 0 else projected + self.b.data(keys.ctx)
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give v · tanh(W [q; 0] + W [0; k])."""
+        """Give v · tanh(W [q; 0] + W [0; k] + b)."""
         projected = self._columns(queries, slice(self.sizes["query_size"]))
         return _additive_score(projected, keys, self.v.data(queries.ctx))
 

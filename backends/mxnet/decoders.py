@@ -399,8 +399,8 @@ class BahdanauDecoder(Decoder[np.ndarray]):
         num_layers (default 1): number of stacked recurrent layers
         memory_size (default None): features of the encoder's outputs; hidden_size if None
         attention_size (default None): hidden features of an additive or concat score; hidden_size if None
-        score (default 'additive'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
-            'location', 'gaussian'
+        score (default 'additive'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'concat_bias', 'cosine', 'location', 'gaussian'
         num_positions (default None): number of positions to score, for score='location' only
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
         initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
@@ -519,8 +519,8 @@ class LuongDecoder(Decoder[LuongState]):
         num_layers (default 1): number of stacked recurrent layers
         memory_size (default None): features of the encoder's outputs; hidden_size if None
         attention_size (default None): hidden features of an additive or concat score; hidden_size if None
-        score (default 'general'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
-            'location', 'gaussian'
+        score (default 'general'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'concat_bias', 'cosine', 'location', 'gaussian'
         num_positions (default None): number of positions to score, for score='location' only
         alignment (default 'global'): attention to all keys, or to a window around the step or around a predicted
             position: 'global', 'monotonic', 'predictive'

@@ -558,21 +558,23 @@ class GeneralAttention(Attention):
 class ConcatAttention(Attention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
-    context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+    context, weights = attention_pooling(vᵀ tanh(W [queries; keys] + b), values), without b unless bias
 
-    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function.
+    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function without a bias.
 
     Args:
         query_size: features of a query
         key_size: features of a key
         hidden_size: features of the hidden layer
         dropout (default 0.0): dropout rate of the weights in training
+        bias (default False): whether the hidden layer has a bias
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
         name: the layer's name in Keras
     Parameters:
         W: (hidden_size, query_size + key_size), projects [query; key]
+        b: (hidden_size,), bias of the hidden layer, if bias
         v: (hidden_size,), weight of each hidden feature
     Raises:
         OptionError: an argument is outside its domain
@@ -592,6 +594,7 @@ class ConcatAttention(Attention):
         hidden_size: int,
         *,
         dropout: float = 0.0,
+        bias: bool = False,
         time_major: bool = False,
         dtype: str | tf.DType | None = None,
         name: str | None = None,
@@ -601,19 +604,22 @@ class ConcatAttention(Attention):
             key_size=key_size,
             hidden_size=hidden_size,
             dropout=dropout,
+            bias=bias,
             time_major=time_major,
             dtype=dtype,
             name=name,
         )
         self.W = self._projection("W", query_size + key_size, hidden_size)
+        self.b = drawn(self, "b", (hidden_size,), query_size + key_size) if bias else None
         self.v = drawn(self, "v", (hidden_size,), hidden_size)
 
     def _project(self, keys: tf.Tensor) -> tf.Tensor:
-        """Give W [0; k]."""
-        return tf.matmul(keys, self._cast(self.W.kernel)[self.sizes["query_size"] :])
+        """Give W [0; k] + b."""
+        projected = tf.matmul(keys, self._cast(self.W.kernel)[self.sizes["query_size"] :])
+        return projected if self.b is None else projected + self._cast(self.b.value)
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give v · tanh(W [q; 0] + W [0; k])."""
+        """Give v · tanh(W [q; 0] + W [0; k] + b)."""
         projected_queries, v = self._additive_terms(queries)
         return _additive_score(projected_queries, keys, v)
 

@@ -488,21 +488,23 @@ class GeneralAttention(Attention):
 class ConcatAttention(Attention):
     """Attention by a one-layer perceptron over the concatenation of query and key.
 
-    context, weights = attention_pooling(vᵀ tanh(W [queries; keys]), values)
+    context, weights = attention_pooling(vᵀ tanh(W [queries; keys] + b), values), without b unless bias
 
-    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function.
+    The two halves of W are W_q and W_k of AdditiveAttention, which is the same function without a bias.
 
     Args:
         query_size: features of a query
         key_size: features of a key
         hidden_size: features of the hidden layer
         dropout (default 0.0): dropout rate of the weights in training
+        bias (default False): whether the hidden layer has a bias
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         dtype: floating type of the parameters
         device: where to allocate
     Parameters:
         W: (hidden_size, query_size + key_size), projects [query; key]
+        b: (hidden_size,), bias of the hidden layer, if bias
         v: (hidden_size,), weight of each hidden feature
     Raises:
         OptionError: an argument is outside its domain
@@ -522,22 +524,30 @@ class ConcatAttention(Attention):
         hidden_size: int,
         *,
         dropout: float = 0.0,
+        bias: bool = False,
         time_major: bool = False,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__(
-            query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout, time_major=time_major
+            query_size=query_size,
+            key_size=key_size,
+            hidden_size=hidden_size,
+            dropout=dropout,
+            bias=bias,
+            time_major=time_major,
         )
         self.W = Matrix(query_size + key_size, hidden_size, bias=False, dtype=dtype, device=device)
+        first = drawn((hidden_size,), query_size + key_size, dtype, device) if bias else None
+        self.register_parameter("b", first)
         self.v = drawn((hidden_size,), hidden_size, dtype, device)
 
     def _project(self, keys: torch.Tensor) -> torch.Tensor:
-        """Give W [0; k]."""
-        return nn.functional.linear(keys, self.W.weight[:, self.sizes["query_size"] :])
+        """Give W [0; k] + b."""
+        return nn.functional.linear(keys, self.W.weight[:, self.sizes["query_size"] :], self.b)
 
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Give v · tanh(W [q; 0] + W [0; k])."""
+        """Give v · tanh(W [q; 0] + W [0; k] + b)."""
         projected, v = self._additive_terms(queries)
         return _additive_score(projected, keys, v)
 

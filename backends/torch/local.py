@@ -36,8 +36,8 @@ class LocalAttention(ScoredAttention):
         window: keys on either side of the centre, D
         mode (default 'monotonic'): centre of the window: the query's position, or a predicted one: 'monotonic',
             'predictive'
-        score (default 'general'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat', 'cosine',
-            'location', 'gaussian'
+        score (default 'general'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
+            'concat_bias', 'cosine', 'location', 'gaussian'
         hidden_size (default None): features of the hidden layers; query_size if None
         num_positions (default None): number of positions to score, for score='location' only
         dropout (default 0.0): dropout rate of the weights in training

@@ -87,7 +87,12 @@ def _by_axes(layer: Layer, shapes: Shapes) -> dict[str, Any]:
 
 # ------------------------------------------------------------------------------------------------ attention
 
-_ARRAYS = {name: {parameter.name for parameter in layer.parameters} for name, (layer, _) in SCORES.items()}
+_ARRAYS = {
+    name: set(
+        layer.shapes(layer.sizes({**{option.name: 1 for option in layer.options if option.default is None}, **given}))
+    )
+    for name, (layer, given) in SCORES.items()
+}
 """The arrays of each score."""
 
 
@@ -111,12 +116,12 @@ def _score(layer: str, shapes: Shapes, query_size: int, key_size: int, options: 
 
 def _hidden(shapes: Shapes, score: str, option: str = "hidden_size") -> dict[str, Any]:
     """The features of the score's hidden layer, if it has one, as an option of that name."""
-    name = {"additive": "w_v", "concat": "v"}.get(score)
+    name = {"additive": "w_v", "concat": "v", "concat_bias": "v"}.get(score)
     return {} if name is None else {option: _size(shapes, name, 1, 0)}
 
 
 def _concat(shapes: Shapes, options: Options) -> dict[str, Any]:
-    both, config = _size(shapes, "W", 2, 1), {"hidden_size": _size(shapes, "W", 2, 0)}
+    both, config = _size(shapes, "W", 2, 1), {"hidden_size": _size(shapes, "W", 2, 0), "bias": "b" in shapes}
     for given, other in (("query_size", "key_size"), ("key_size", "query_size")):
         if given in options:
             config[other] = both - options[given]

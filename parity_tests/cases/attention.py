@@ -10,7 +10,7 @@ import numpy as np
 
 from attention_core import draws
 from attention_core.operators import OF_FILES, find
-from attention_core.operators.attention import ALIKE_SCORES, KERNEL_ATTENTION, SCORE_NAMES
+from attention_core.operators.attention import ALIKE_SCORES, HIDDEN_SCORES, KERNEL_ATTENTION, SCORE_NAMES
 from attention_core.operators.regression import NADARAYA_WATSON
 from attention_core.specification import Layer, Operator
 from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_parameters, drawn_tensors
@@ -291,7 +291,7 @@ def score_variants(query_size: int, default: str) -> Iterator[tuple[str, dict[st
     for score in SCORE_NAMES:
         if score == default:
             continue
-        extra = {"additive": {"hidden_size": 8}, "concat": {"hidden_size": 8}, "location": {"num_positions": 8}}
+        extra = {**{name: {"hidden_size": 8} for name in HIDDEN_SCORES}, "location": {"num_positions": 8}}
         alike = score in ALIKE_SCORES
         yield score, {"score": score, **extra.get(score, {})}, query_size if alike else ATTENTION["key_size"]
 
@@ -398,4 +398,6 @@ def cases() -> Iterator[Case]:
     for layer in OF_FILES["attention"]:
         name = layer.name
         yield from kernel_cases() if name == "KernelAttention" else attention_layer_cases(name, sized(layer))
+        if name == "ConcatAttention":
+            yield from attention_layer_cases(name, {**sized(layer), "bias": True}, "with_bias_")
     yield from regression_cases()

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 
 from attention_core.reference import attention, local
-from attention_core.reference.arrays import promote
+from attention_core.reference.arrays import align, promote
 from attention_core.reference.masking import biased, open_keys, softmax_over
 from attention_core.reference.pooling import average, pool
 from parity_tests.cases.case import Arrays, Case
@@ -149,6 +149,17 @@ def concat_key_first(original: Any, self: Any) -> Any:
     """The columns of the key come first in the matrix of concat attention."""
     with with_parameters(self, W=np.roll(self.parameters["W"], -self.sizes["key_size"], axis=-1)):
         return original()
+
+
+@mutant(
+    "ConcatAttention-{open,with_bias_open}",
+    of="attention.ConcatAttention._score",
+    red="ConcatAttention-with_bias_open:*",
+)
+def concat_bias_twice(original: Any, self: Any, keys: Any) -> Any:
+    """The bias of concat attention is added to query and key."""
+    bias = self.parameters.get("b")
+    return original() if bias is None else original(keys=keys + align(bias, 1, keys.ndim))
 
 
 @mutant(

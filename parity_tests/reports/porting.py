@@ -191,6 +191,8 @@ PORTING: dict[str, Porting] = {
         ("Luong concat",),
         (
             "The paper concatenates [query; key]; many ports write [key; query]: swap the halves of W.",
+            "The paper has no bias; where torch.nn.Linear projects the pair, there is one: bias=True, in a decoder "
+            "score='concat_bias'.",
             "It is AdditiveAttention with W_q and W_k side by side. Keras' score_mode='concat' has no projections and "
             "adds instead of concatenating.",
         ),

@@ -110,7 +110,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
-@pytest.mark.parametrize("score", ["additive", "concat", "dot", "scaled_dot", "general"])
+@pytest.mark.parametrize("score", ["additive", "concat", "concat_bias", "dot", "scaled_dot", "general"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_the_steps_of_every_form_are_those_of_the_loop(
     backend: SimpleNamespace, form: dict[str, Any], score: str, cell: str, taken: list[int]

@@ -123,7 +123,7 @@ def test_expectations_are_finite_and_not_trivial(case: Case):
             if case.operator == "to_additive_mask":  # whose answer is -inf where a key is hidden
                 array = array[array != -np.inf]
             assert array.dtype.kind != "f" or np.isfinite(array).all(), name
-        empty = re.match("(predictive_|both_|context_|log_prob_)?no_", case.name)
+        empty = re.match("(predictive_|both_|with_bias_|context_|log_prob_)?no_", case.name)
         # There is nothing to clip, no step so far, and no other key.
         nothing = case.id in ("clip_by_global_norm-zero", "TransformerDecoder-start", "HardAttention-log_prob_one_key")
         assert empty or nothing or any(np.any(array) for array in answer.values())
