@@ -114,6 +114,24 @@ def whole_patches(title: str, given: Mapping[str, Any], axes: Mapping[str, int])
             )
 
 
+def key_for_each_step(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
+    """Refuse a mask or a dropout mask with another number of keys than steps of the memory and of the segment.
+
+    Raises: ShapeError.
+    """
+    previous = 0 if given.get("previous") is None else axes.get("previous_steps")
+    if {"keys", "queries"} <= axes.keys() and previous is not None:
+        steps = previous + axes["queries"]
+        if axes["keys"] != steps:
+            names = ("inputs", "previous", "mask", "dropout_mask")
+            shapes = {name: tuple(given[name].shape) for name in names if given.get(name) is not None}
+            where = "mask" if axes["keys"] in shapes.get("mask", ())[-1:] else "dropout_mask"
+            raise ShapeError(
+                f"{title}: axis 'keys' is {axes['keys']} in {where}, expected {steps}: previous has {previous} steps, "
+                f"and inputs {axes['queries']}. Give a column for each of them, oldest first. {listed(shapes)}"
+            )
+
+
 def heads_in_groups(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
     """Refuse heads of queries that key heads cannot share evenly.
 

@@ -13,6 +13,7 @@ BAHDANAU = "Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.047
 CHILD = "Child et al. 2019, section 4.2, arXiv:1904.10509"
 CHO = "Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN"
 CHO_CONTEXT = "Cho et al. 2014, section 2.2, arXiv:1406.1078; the last output in place of its projection"
+DAI = "Dai et al. 2019, section 3 and appendix B, arXiv:1901.02860"
 DOSOVITSKIY = "Dosovitskiy et al. 2021, section 3.1, arXiv:2010.11929"
 GRAVES = "Graves et al. 2014, section 3.3.1, arXiv:1410.5401"
 HOCHREITER = "Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000"

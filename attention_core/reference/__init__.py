@@ -29,6 +29,7 @@ from attention_core.reference import (
     recurrent,
     regression,
     scoring,
+    segments,
     training,
     transformer,
     transformer_layers,
@@ -53,6 +54,7 @@ from attention_core.reference.positions import *
 from attention_core.reference.recurrent import *
 from attention_core.reference.regression import *
 from attention_core.reference.scoring import *
+from attention_core.reference.segments import *
 from attention_core.reference.training import *
 from attention_core.reference.transformer import *
 from attention_core.reference.transformer_layers import *
@@ -78,6 +80,7 @@ __all__ = [
     *recurrent.__all__,
     *regression.__all__,
     *scoring.__all__,
+    *segments.__all__,
     *training.__all__,
     *transformer.__all__,
     *transformer_layers.__all__,

@@ -211,9 +211,7 @@ class MultiHeadAttention(ScoredAttention):
             if factors.ndim < context.ndim - 2:  # one factor for all sequences
                 factors = factors[..., None, :]
             context = context * factors[..., None, None]
-        joined = context.swapaxes(-2, -3)
-        joined = joined.reshape(*joined.shape[:-2], self.sizes["hidden_size"])
-        projected = self._to_batch_first(self._projected("o", joined))
+        projected = self._to_batch_first(self._projected("o", joined_heads(context)))
         if not need_weights:
             return projected, None
         return projected, weights if per_head else weights.mean(axis=-3)
@@ -348,8 +346,18 @@ class MultiHeadAttention(ScoredAttention):
 
     def _split(self, array: np.ndarray) -> np.ndarray:
         """(batch, steps, features of all heads) as (batch, heads, steps, features of a head)."""
-        size = self.sizes["head_size"]
-        return array.reshape(*array.shape[:-1], array.shape[-1] // size, size).swapaxes(-2, -3)
+        return split_heads(array, self.sizes["head_size"])
+
+
+def split_heads(array: np.ndarray, head_size: int) -> np.ndarray:
+    """(batch, steps, features of all heads) as (batch, heads, steps, features of a head)."""
+    return array.reshape(*array.shape[:-1], array.shape[-1] // head_size, head_size).swapaxes(-2, -3)
+
+
+def joined_heads(heads: np.ndarray) -> np.ndarray:
+    """(batch, heads, steps, features of a head) as (batch, steps, features of all heads)."""
+    joined = heads.swapaxes(-2, -3)
+    return joined.reshape(*joined.shape[:-2], joined.shape[-2] * joined.shape[-1])
 
 
 Losses = Callable[[np.ndarray], np.ndarray]

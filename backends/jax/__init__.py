@@ -25,6 +25,7 @@ from backends.jax import (
     recurrent,
     regression,
     scoring,
+    segments,
     training,
     transformer,
     transformer_layers,
@@ -49,6 +50,7 @@ from backends.jax.positions import *
 from backends.jax.recurrent import *
 from backends.jax.regression import *
 from backends.jax.scoring import *
+from backends.jax.segments import *
 from backends.jax.training import *
 from backends.jax.transformer import *
 from backends.jax.transformer_layers import *
@@ -74,6 +76,7 @@ __all__ = [
     *recurrent.__all__,
     *regression.__all__,
     *scoring.__all__,
+    *segments.__all__,
     *training.__all__,
     *transformer.__all__,
     *transformer_layers.__all__,

@@ -321,7 +321,8 @@ class MultiHeadAttention(ScoredAttention):
             # Cleared before they are projected, where a bias would hide that they were 0, and a NaN would spread.
             seen = jnp.any(allowed, axis=(1, 2))[..., None]
             keys, values = jnp.where(seen, keys, 0.0), jnp.where(seen, values, 0.0)
-        keys, values = self._split(self.W_k(keys)), self._split(self.W_v(values))
+        heads = self.W_k(keys), self.W_v(values)
+        keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
         keys = keys if self.rotary is None else self.rotary._rotate(keys, position)
         return Memory(self._project(keys), values, allowed)
 
@@ -337,12 +338,12 @@ class MultiHeadAttention(ScoredAttention):
         head_mask: jax.Array | None = None,
         dropout_mask: jax.Array | None = None,
     ) -> Answer:
-        queries = self._split(self.W_q(self._to_batch_first(queries)))
+        queries = split_heads(self.W_q(self._to_batch_first(queries)), self.sizes["head_size"])
         queries = queries if self.rotary is None else self.rotary._rotate(queries, offset)
         heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
-        context = self._to_batch_first(self.W_o(self._join(heads)))
+        context = self._to_batch_first(self.W_o(joined_heads(heads)))
         if weights is None:
             return context, None
         return context, weights if per_head else jnp.mean(weights, axis=1)
@@ -362,16 +363,17 @@ class MultiHeadAttention(ScoredAttention):
         layer.scored, layer.dropout = nnx.clone(self.scored), nnx.clone(self.dropout)
         return layer
 
-    def _split(self, array: jax.Array) -> jax.Array:
-        """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""
-        size = self.sizes["head_size"]
-        parts = array.reshape(*array.shape[:2], array.shape[-1] // size, size)
-        return jnp.swapaxes(parts, 1, 2)
 
-    def _join(self, heads: jax.Array) -> jax.Array:
-        """Turn (batch, heads, steps, features of a head) into (batch, steps, hidden_size)."""
-        parts = jnp.swapaxes(heads, 1, 2)
-        return parts.reshape(*parts.shape[:2], self.sizes["hidden_size"])
+def split_heads(array: jax.Array, head_size: int) -> jax.Array:
+    """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""
+    parts = array.reshape(*array.shape[:2], array.shape[-1] // head_size, head_size)
+    return jnp.swapaxes(parts, 1, 2)
+
+
+def joined_heads(heads: jax.Array) -> jax.Array:
+    """Turn (batch, heads, steps, features of a head) into (batch, steps, features of all heads)."""
+    parts = jnp.swapaxes(heads, 1, 2)
+    return parts.reshape(*parts.shape[:2], parts.shape[-2] * parts.shape[-1])
 
 
 Losses = Callable[[jax.Array], jax.Array]

@@ -40,6 +40,7 @@ from backends.mxnet import (
     recurrent,
     regression,
     scoring,
+    segments,
     training,
     transformer,
     transformer_layers,
@@ -64,6 +65,7 @@ from backends.mxnet.positions import *
 from backends.mxnet.recurrent import *
 from backends.mxnet.regression import *
 from backends.mxnet.scoring import *
+from backends.mxnet.segments import *
 from backends.mxnet.training import *
 from backends.mxnet.transformer import *
 from backends.mxnet.transformer_layers import *
@@ -91,6 +93,7 @@ __all__ = [
     *recurrent.__all__,
     *regression.__all__,
     *scoring.__all__,
+    *segments.__all__,
     *training.__all__,
     *transformer.__all__,
     *transformer_layers.__all__,

@@ -313,7 +313,8 @@ class MultiHeadAttention(ScoredAttention):
                 allowed = allowed[:, None]
             seen = np.expand_dims(np.any(np.any(allowed, axis=-2), axis=-2), -1)
             keys, values = shown(seen, keys), shown(seen, values)
-        keys, values = self._split(projected(self.W_k, keys)), self._split(projected(self.W_v, values))
+        heads = projected(self.W_k, keys), projected(self.W_v, values)
+        keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
         keys = keys if self.rotary is None else self.rotary._rotate(keys, position)
         return Memory(self._project(keys), values, allowed)
 
@@ -329,12 +330,12 @@ class MultiHeadAttention(ScoredAttention):
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> Answer:
-        queries = self._split(projected(self.W_q, self._to_batch_first(queries)))
+        queries = split_heads(projected(self.W_q, self._to_batch_first(queries)), self.sizes["head_size"])
         queries = queries if self.rotary is None else self.rotary._rotate(queries, offset)
         heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask.reshape(-1, head_mask.shape[-1], 1, 1)
-        context = self._to_batch_first(projected(self.W_o, self._join(heads)))
+        context = self._to_batch_first(projected(self.W_o, joined_heads(heads)))
         if weights is None:
             return context, None
         return context, weights if per_head else mean_of_heads(weights)
@@ -359,20 +360,22 @@ class MultiHeadAttention(ScoredAttention):
             parameter.set_data(other.data())
         return layer
 
-    def _split(self, array: np.ndarray) -> np.ndarray:
-        """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""
-        (batch, steps, features), size = array.shape, self.sizes["head_size"]
-        heads = features // size
-        if array.size == 0:  # MXNet does not reshape it
-            return np.zeros((batch, heads, steps, size), dtype=array.dtype, ctx=array.ctx)
-        return np.swapaxes(array.reshape(batch, steps, heads, size), 1, 2)
 
-    def _join(self, heads: np.ndarray) -> np.ndarray:
-        """Turn (batch, heads, steps, features of a head) into (batch, steps, hidden_size)."""
-        shape = (heads.shape[0], heads.shape[2], self.sizes["hidden_size"])
-        if heads.size == 0:
-            return np.zeros(shape, dtype=heads.dtype, ctx=heads.ctx)
-        return np.swapaxes(heads, 1, 2).reshape(shape)
+def split_heads(array: np.ndarray, head_size: int) -> np.ndarray:
+    """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""
+    batch, steps, features = array.shape
+    heads = features // head_size
+    if array.size == 0:  # MXNet does not reshape it
+        return np.zeros((batch, heads, steps, head_size), dtype=array.dtype, ctx=array.ctx)
+    return np.swapaxes(array.reshape(batch, steps, heads, head_size), 1, 2)
+
+
+def joined_heads(heads: np.ndarray) -> np.ndarray:
+    """Turn (batch, heads, steps, features of a head) into (batch, steps, features of all heads)."""
+    shape = (heads.shape[0], heads.shape[2], heads.shape[1] * heads.shape[3])
+    if heads.size == 0:
+        return np.zeros(shape, dtype=heads.dtype, ctx=heads.ctx)
+    return np.swapaxes(heads, 1, 2).reshape(shape)
 
 
 Losses = Callable[[np.ndarray], np.ndarray]

@@ -40,6 +40,7 @@ from backends.tf import (
     recurrent,
     regression,
     scoring,
+    segments,
     training,
     transformer,
     transformer_layers,
@@ -64,6 +65,7 @@ from backends.tf.positions import *
 from backends.tf.recurrent import *
 from backends.tf.regression import *
 from backends.tf.scoring import *
+from backends.tf.segments import *
 from backends.tf.training import *
 from backends.tf.transformer import *
 from backends.tf.transformer_layers import *
@@ -89,6 +91,7 @@ __all__ = [
     *recurrent.__all__,
     *regression.__all__,
     *scoring.__all__,
+    *segments.__all__,
     *training.__all__,
     *transformer.__all__,
     *transformer_layers.__all__,

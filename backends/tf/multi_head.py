@@ -346,7 +346,8 @@ class MultiHeadAttention(ScoredAttention):
             allowed = allowed[:, None] if allowed.shape.rank == 3 else allowed
             seen = tf.expand_dims(tf.reduce_any(allowed, axis=(-3, -2)), axis=-1)
             keys, values = tf.where(seen, keys, 0.0), tf.where(seen, values, 0.0)
-        keys, values = self._split(projected(self.W_k, keys)), self._split(projected(self.W_v, values))
+        heads = projected(self.W_k, keys), projected(self.W_v, values)
+        keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
         keys = keys if self.rotary is None else self.rotary._rotate(keys, position)
         return Memory(self._project(keys), values, allowed)
 
@@ -363,12 +364,12 @@ class MultiHeadAttention(ScoredAttention):
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> Answer:
-        queries = self._split(projected(self.W_q, self._to_batch_first(queries)))
+        queries = split_heads(projected(self.W_q, self._to_batch_first(queries)), self.sizes["head_size"])
         queries = queries if self.rotary is None else self.rotary._rotate(queries, offset)
         heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask, training)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
-        context = self._to_batch_first(projected(self.W_o, self._join(heads)))
+        context = self._to_batch_first(projected(self.W_o, joined_heads(heads)))
         if weights is None:
             return context, None
         return context, weights if per_head else tf.reduce_mean(weights, axis=-3)
@@ -387,16 +388,17 @@ class MultiHeadAttention(ScoredAttention):
         layer.scored.set_weights(self.scored.get_weights())
         return layer
 
-    def _split(self, array: tf.Tensor) -> tf.Tensor:
-        """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""
-        head_size = self.sizes["head_size"]
-        heads = tf.reshape(array, (size(array, 0), size(array, 1), array.shape[-1] // head_size, head_size))
-        return tf.transpose(heads, (0, 2, 1, 3))
 
-    def _join(self, heads: tf.Tensor) -> tf.Tensor:
-        """Turn (batch, heads, steps, features of a head) into (batch, steps, hidden_size)."""
-        parts = tf.transpose(heads, (0, 2, 1, 3))
-        return tf.reshape(parts, (size(parts, 0), size(parts, 1), self.sizes["hidden_size"]))
+def split_heads(array: tf.Tensor, head_size: int) -> tf.Tensor:
+    """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""
+    heads = tf.reshape(array, (size(array, 0), size(array, 1), array.shape[-1] // head_size, head_size))
+    return tf.transpose(heads, (0, 2, 1, 3))
+
+
+def joined_heads(heads: tf.Tensor) -> tf.Tensor:
+    """Turn (batch, heads, steps, features of a head) into (batch, steps, features of all heads)."""
+    parts = tf.transpose(heads, (0, 2, 1, 3))
+    return tf.reshape(parts, (size(parts, 0), size(parts, 1), parts.shape[-2] * parts.shape[-1]))
 
 
 Losses = Callable[[tf.Tensor], tf.Tensor]

@@ -25,6 +25,7 @@ from backends.torch import (
     recurrent,
     regression,
     scoring,
+    segments,
     training,
     transformer,
     transformer_layers,
@@ -49,6 +50,7 @@ from backends.torch.positions import *
 from backends.torch.recurrent import *
 from backends.torch.regression import *
 from backends.torch.scoring import *
+from backends.torch.segments import *
 from backends.torch.training import *
 from backends.torch.transformer import *
 from backends.torch.transformer_layers import *
@@ -74,6 +76,7 @@ __all__ = [
     *recurrent.__all__,
     *regression.__all__,
     *scoring.__all__,
+    *segments.__all__,
     *training.__all__,
     *transformer.__all__,
     *transformer_layers.__all__,

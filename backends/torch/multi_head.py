@@ -309,7 +309,8 @@ class MultiHeadAttention(ScoredAttention):
                 allowed = allowed[:, None]
             hidden = ~allowed.any(dim=1).any(dim=1)[..., None]
             keys, values = keys.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0)
-        keys, values = self._split(self.W_k(keys)), self._split(self.W_v(values))
+        heads = self.W_k(keys), self.W_v(values)
+        keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
         keys = keys if self.rotary is None else self.rotary._rotate(keys, position)
         return Memory(self._project(keys), values, allowed)
 
@@ -325,12 +326,12 @@ class MultiHeadAttention(ScoredAttention):
         head_mask: torch.Tensor | None = None,
         dropout_mask: torch.Tensor | None = None,
     ) -> Answer:
-        queries = self._split(self.W_q(self._to_batch_first(queries)))
+        queries = split_heads(self.W_q(self._to_batch_first(queries)), self.sizes["head_size"])
         queries = queries if self.rotary is None else self.rotary._rotate(queries, offset)
         heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
-        context = self._to_batch_first(self.W_o(self._join(heads)))
+        context = self._to_batch_first(self.W_o(joined_heads(heads)))
         if weights is None:
             return context, None
         return context, weights if per_head else weights.mean(dim=1)
@@ -347,15 +348,15 @@ class MultiHeadAttention(ScoredAttention):
         layer.load_state_dict(arrays)
         return layer.train(self.training)
 
-    def _split(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""
-        return tensor.unflatten(-1, (tensor.shape[-1] // self.sizes["head_size"], self.sizes["head_size"])).transpose(
-            1, 2
-        )
 
-    def _join(self, heads: torch.Tensor) -> torch.Tensor:
-        """Turn (batch, heads, steps, features of a head) into (batch, steps, hidden_size)."""
-        return heads.transpose(1, 2).flatten(2)
+def split_heads(tensor: torch.Tensor, head_size: int) -> torch.Tensor:
+    """Turn (batch, steps, features of all heads) into (batch, heads, steps, features of a head)."""
+    return tensor.unflatten(-1, (tensor.shape[-1] // head_size, head_size)).transpose(1, 2)
+
+
+def joined_heads(heads: torch.Tensor) -> torch.Tensor:
+    """Turn (batch, heads, steps, features of a head) into (batch, steps, features of all heads)."""
+    return heads.transpose(1, 2).flatten(2)
 
 
 Losses = Callable[[torch.Tensor], torch.Tensor]

@@ -47,7 +47,7 @@ LARGE = (
 """Layers with a case of large scores; those of a layer with a score of its own are by `large_layer_inputs`."""
 WITHOUT_LARGE = (
     *("CosineAttention", "LocalAttention", "HardAttention"),
-    *("MultiHeadAttention", "InducedAttention", "CompressedAttention"),
+    *("MultiHeadAttention", "InducedAttention", "CompressedAttention", "SegmentAttention"),
 )
 """Layers without a case of large scores: those of cosines are bounded; the others score as a layer that has one."""
 

@@ -46,6 +46,7 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "queries": LENGTH,
     "keys": LENGTH,
     "steps": SEQUENCE,
+    "previous_steps": SEQUENCE,
     "max_steps": SEQUENCE[:5],
     "window": (1, 2, 3, 4),
     "height": (4, 8, 12),  # of which every patch_size is a part
@@ -154,7 +155,9 @@ EVERY_MASK = ("attention_mask", "masked_softmax")
 
 FAMILIES = {
     **{file: file for file in OF_FILES},
-    **dict.fromkeys(("attention", "local", "hard", "multi_head", "compressed", "regression", "positions"), "layers"),
+    **dict.fromkeys(
+        ("attention", "local", "hard", "multi_head", "compressed", "segments", "regression", "positions"), "layers"
+    ),
     **dict.fromkeys(("normalization", "feed_forward", "transformer_layers", "images"), "transformer"),
     "encoders": "recurrent",
 }
@@ -316,6 +319,7 @@ UNSIZED: Mapping[str, tuple[str, ...]] = {
     "LocalAttention": ("num_positions", "hidden_size"),
     "HardAttention": ("num_positions",),
     "InducedAttention": ("heads",),
+    "SegmentAttention": ("heads", "keys"),
     "BahdanauDecoder": ("num_positions", "attention_size", "maxout_size", "memory_size"),
     "LuongDecoder": ("num_positions", "attention_size", "window", "memory_size"),
     "FixedContextDecoder": ("memory_size",),
@@ -323,7 +327,7 @@ UNSIZED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(TRANSFORMERS, ("heads", "key_heads", "num_positions", "num_buckets", "max_distance")),
     "Bridge": ("memory_size", "output_size"),
 }
-"""Sizes that have their defaults, or come from VARIANTS."""
+"""Sizes that have their defaults, come from VARIANTS, or follow from others."""
 
 
 def calls() -> Iterator[Call]:

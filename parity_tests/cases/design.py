@@ -35,7 +35,7 @@ from parity_tests.cases.covering import (
     sharing,
     work,
 )
-from parity_tests.cases.drawn import LENGTHS, OF_ROWS, Drawn
+from parity_tests.cases.drawn import LENGTHS, OF_ROWS, Drawn, steps_of_segments
 from parity_tests.cases.layouts import LAYOUTS
 
 Setting = tuple[str, Any]
@@ -78,6 +78,7 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "linear_attention": ({}, {"causal": True}),
     "DotProductAttention": ({}, {}, {"softcap": 0.5}),
     "LocalAttention": ({}, {"score": "additive", "hidden_size": 17}),
+    "SegmentAttention": ({}, {"bias": False}),
     "MultiHeadAttention": ({}, {"score": "additive"}, {"bias": False}, {"softcap": 0.5}),
     "GRU": ({}, {"bidirectional": True}),
     "LSTM": ({}, {"bidirectional": True}),
@@ -104,6 +105,8 @@ VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
 def settings(call: Call, drawn: Drawn) -> Iterator[tuple[str, Setting]]:
     """Each setting that a row has, with its dimension."""
     sizes = {**call.axes, **dict.fromkeys(call.sizes, 0), **drawn.sizes}
+    if "previous_steps" in sizes:
+        sizes["keys"] = steps_of_segments(sizes, drawn.given)
     several = tuple(axis for axis in drawn.ones if sizes.get(axis, 1) > 1)
     sizes |= dict.fromkeys(call.broadcast_alone(drawn) & set(drawn.ones), 1)
     yield from (("sizes", (axis, sizes[axis])) for axis in call.sizes)

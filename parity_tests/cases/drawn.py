@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -169,6 +169,8 @@ class Drawn:
             sizes |= entry.sizes(config)
         if "blocks" in sizes:
             sizes["blocks"] = -(-sizes["keys"] // sizes["stride"])
+        if "previous_steps" in sizes:
+            sizes["keys"] = steps_of_segments(sizes, self.given)
         inputs = {
             tensor.name: self._array(tensor, sizes)
             for tensor in inputs_of(entry, self.method)
@@ -308,19 +310,25 @@ class Drawn:
         groups = np.arange(seen.shape[1]) * sizes.get("key_heads", 1) // seen.shape[1] if seen.ndim == 4 else None
         for name, array in inputs.items():
             axes = [axis.removesuffix("?") for axis in tensors[name].axes]
-            if array.dtype.kind != "f" or axes.count(self._padded_axis) != 1:
+            padded = "previous_steps" if "previous_steps" in axes else self._padded_axis
+            if array.dtype.kind != "f" or axes.count(padded) != 1:
                 continue
             if name == "scores":
                 array[np.broadcast_to(~allowed, array.shape)] = float(self.hidden)
             elif "queries" not in axes and not name.endswith("dropout_mask"):
-                unseen = np.asarray(~seen.any(axis=-2))
+                unseen = np.asarray(~seen.any(axis=-2))[..., : sizes[padded]]  # previous has the first keys
                 if unseen.ndim == 3 and "key_heads" in axes and groups is not None:
                     heads = range(sizes["key_heads"] if unseen.shape[1] > 1 else 1)
                     unseen = np.stack([unseen[:, groups == head].all(axis=1) for head in heads], axis=1)
                 elif unseen.ndim == 3 and "heads" not in axes:
                     unseen = np.asarray(unseen.all(axis=1))
-                shape = array.shape if axes[-1] == self._padded_axis else array.shape[:-1]
+                shape = array.shape if axes[-1] == padded else array.shape[:-1]
                 array[np.broadcast_to(unseen, shape)] = float(self.hidden)
+
+
+def steps_of_segments(sizes: Mapping[str, int], given: Sequence[str]) -> int:
+    """The keys of SegmentAttention: the steps of the segment, and those before it where they are given."""
+    return sizes["queries"] + ("previous" in given) * sizes["previous_steps"]
 
 
 def parsed(line: str) -> Drawn:

@@ -22,6 +22,7 @@ from parity_tests.cases import (
     positions,
     recurrent,
     scoring,
+    segments,
     training,
     transformer,
     translation,
@@ -43,7 +44,7 @@ def all_cases(pairs: Sequence[corpus.Pair] | None = None, trained: bool = False)
 
 
 FAMILIES = (
-    *(masking, scoring, linear, attention, choices, multi_head, compressed),
+    *(masking, scoring, linear, attention, choices, multi_head, compressed, segments),
     *(positions, transformer, recurrent, decoders, images),
 )
 """The modules of cases that need nothing but the specification."""

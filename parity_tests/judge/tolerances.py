@@ -68,6 +68,7 @@ CANCELLING = (
 )
 PROJECTED = "gradients pass the softmax and the tanh, and are sums over queries and keys"
 TWICE = "two attentions of several heads, one of which reads what the other returns"
+PLACED = "scores are sums of two, by content and by distance; gradients are sums over queries and keys"
 RECURRENT = "sums over batch and steps, of gates to which each step adds its rounding"
 TRAJECTORY = "a training is a recurrence over its steps, and each adds the rounding of its gradients"
 DIVIDED = (
@@ -154,6 +155,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(150, 38, PROJECTED, DOUBLE + SINGLE, "ConcatAttention"),
     Tolerance(150, 53, PROJECTED, DOUBLE + SINGLE, "MultiHeadAttention"),
     Tolerance(50, 13, TWICE, DOUBLE + SINGLE, "InducedAttention"),
+    Tolerance(50, 12, PLACED, DOUBLE + SINGLE, "SegmentAttention"),
     Tolerance(300, 137, NORMALIZED, DOUBLE + SINGLE, "TransformerDecoder*"),
     Tolerance(75, 25, NORMALIZED, DOUBLE + SINGLE, "TransformerEncoder*"),
     Tolerance(50, 17, NORMALIZED, DOUBLE + SINGLE, "VisionTransformer"),
@@ -197,6 +199,7 @@ TOLERANCES: tuple[Tolerance, ...] = (
     Tolerance(20, 6.6, RECURRENT, HALF, "BahdanauDecoder"),
     Tolerance(15, 5.3, PROJECTED, HALF, "AdditiveAttention"),
     Tolerance(15, 4.6, TWICE, HALF, "InducedAttention"),
+    Tolerance(20, 7.7, PLACED, HALF, "SegmentAttention"),
     Tolerance(15, 7.3, PROJECTED, HALF, "ConcatAttention"),
     Tolerance(15, 4.5, PROJECTED, HALF, "HardAttention", quantity="gradient_[!v]*"),
     Tolerance(30, 6.9, SUMMED, HALF, "KernelAttention", quantity="gradient_w"),

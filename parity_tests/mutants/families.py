@@ -8,7 +8,7 @@ from parity_tests.mutants.mutant import registered
 
 FAMILIES = (
     *("ignored", "scores", "masks", "weights", "pooling", "linear", "attention", "context_alone", "multi_head"),
-    *("compressed", "positions", "transformer", "recurrent", "decoders", "images", "answers", "training"),
+    *("compressed", "segments", "positions", "transformer", "recurrent", "decoders", "images", "answers", "training"),
 )
 
 for _family in FAMILIES:

@@ -135,6 +135,14 @@ ignored(
     green="*:{weights,gradient_{gather,spread}.b_k,gradient_spread.b_o}",
 )
 ignored(
+    "segment_dropout_ignored",
+    "SegmentAttention.call",
+    "dropout_mask",
+    red="SegmentAttention-dropout:* SegmentAttention-open:gradient_dropout_mask",
+    green="*:{weights,gradient_b_k,gradient_b_o}",
+)
+ignored("segment_heads_averaged", "SegmentAttention.call", "per_head", red="SegmentAttention-heads_mask:*")
+ignored(
     "vision_epsilon_ignored",
     "VisionTransformer",
     "epsilon",

@@ -22,6 +22,7 @@ TITLES = {
     "regression": "Kernel regression",
     "multi_head": "Attention with several heads",
     "compressed": "Attention to a memory that is shorter than the input",
+    "segments": "Attention to segments",
     "positions": "Positions",
     "normalization": "Normalization",
     "feed_forward": "Feed-forward networks",

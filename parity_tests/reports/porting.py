@@ -256,6 +256,23 @@ PORTING: dict[str, Porting] = {
             "inducing has no batch axis here; as a parameter of shape (1, points, features), it is copied without it.",
         ),
     ),
+    "SegmentAttention": Porting(
+        ("Transformer-XL attention", "segment-level recurrence", "RelPartialLearnableMultiHeadAttn"),
+        (
+            "The paper's own code joins the projections: qkv_net's weight (3 features, features in) has W_q, W_k and "
+            "W_v one below the other. r_net is W_r, o_net W_o, r_w_bias u and r_r_bias v; there are no biases. Its "
+            "layer contains dropout, the residual connection and a normalization, too.",
+            "Its positional embedding has all sines first, then all cosines: permute the columns of W_r by "
+            "position_permutation.",
+            "Its arrays are (steps, batch, features), and True in its mask hides a key. Its shift leaves numbers of "
+            "the next row at later keys, which the causal mask alone hides.",
+            "The memory of a layer is the inputs of that layer, oldest first, without gradients: detach them, or "
+            "stop_gradient. A memory that begins as zeros, as in TensorFlow's version, is attended to unless mask "
+            "hides it; here previous may be None.",
+            "Distances are those of the keys that are passed: a memory that is cut to its last steps needs no other "
+            "change.",
+        ),
+    ),
     "NadarayaWatson": Porting(
         ("kernel regression", "kernel smoother", "attention pooling of d2l"),
         ("With learned=True, the initial w is 1/width. If the training queries are the keys, mask each query's key.",),

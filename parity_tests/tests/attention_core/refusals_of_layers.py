@@ -32,6 +32,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "MultiHeadAttention": {"query_size": 9, "num_heads": 3},
     "LowRankAttention": {"num_positions": 8, "rank": 3},
     "CompressedAttention": {"query_size": 9, "key_size": 10, "stride": 3},
+    "SegmentAttention": {"query_size": 10, "num_heads": 2},
     "InducedAttention": {"query_size": 9, "num_heads": 3, "num_inducing": 4, "key_size": 10},
     "NadarayaWatson": {},
     "LearnedPositions": {"num_positions": 7, "features": 4},
@@ -113,6 +114,16 @@ LAYERS: Table = {
             lambda layer, a: layer(a(2, 5, 9), a(2, 7, 10), a(2, 7, 10), dropout_mask=a(2, 5, 7)),
             "CompressedAttention: axis 'blocks' is 7 in dropout_mask, expected 3: 7 keys make a block of each 3. Give "
             "a factor for each block.",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 10), a(2, 4, 10), a(2, 1, 5, dtype=bool)),
+            "SegmentAttention: axis 'keys' is 5 in mask, expected 9: previous has 4 steps, and inputs 5. Give a column "
+            "for each of them, oldest first. Shapes: inputs=(2, 5, 10), previous=(2, 4, 10), mask=(2, 1, 5).",
+        ),
+        (
+            lambda layer, a: layer(a(2, 5, 10), dropout_mask=a(2, 2, 5, 9)),
+            "SegmentAttention: axis 'keys' is 9 in dropout_mask, expected 5: previous has 0 steps, and inputs 5. Give "
+            "a column for each of them, oldest first. Shapes: inputs=(2, 5, 10), dropout_mask=(2, 2, 5, 9).",
         ),
         (
             lambda layer, a: layer(a(2, 5, 9), a(2, 7, 10), a(2, 7, 11)),
@@ -350,6 +361,11 @@ CONSTRUCTORS = [
         {"query_size": 9, "key_size": 10, "score": "dot"},
         "HardAttention: a key has 10 features but a query 9, and score='dot' compares them one by one. Give both the "
         "same size, or take score='general'.",
+    ),
+    (
+        {"query_size": 4, "num_heads": 3},
+        "SegmentAttention: hidden_size is 4, expected a multiple of num_heads, which is 3. Every head has the same "
+        "number of features.",
     ),
     (
         {"query_size": 9, "num_heads": 2},

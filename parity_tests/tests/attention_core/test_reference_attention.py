@@ -102,6 +102,20 @@ def test_compressed_attention_attends_to_blocks_of_keys():
     assert_allclose(context, [[[(18 * 24 + 5 * 41) / 23]]], rtol=1e-14)
 
 
+def test_segment_attention_scores_content_and_distance():
+    layer = reference.SegmentAttention(2, 1, hidden_size=1, bias=False)
+    first, second = np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])  # P[d] is (sin d, cos d)
+    weights = {"W_q": 0.0 * first, "W_k": first, "W_v": second, "W_r": first, "W_o": second.T}
+    reference.set_parameters(layer, {**weights, "u": np.log([[2.0]]), "v": np.array([[3.0]])})
+    previous, inputs = np.array([[[np.nan, 9.0], [1.0, 4.0]]]), np.array([[[0.0, 5.0], [2.0, 7.0]]])
+    context, seen = layer(inputs, previous, np.array([[[False, True, True, True]]]))
+    rows = [2.0 * math.exp(3 * math.sin(1)), 1.0], [2.0 * math.exp(3 * math.sin(2)), math.exp(3 * math.sin(1)), 4.0]
+    for row, of_row, expected in zip(seen[0], context[0], rows, strict=True):
+        probabilities = np.array(expected) / sum(expected)
+        assert_allclose(row, [0.0, *probabilities, *[0.0] * (3 - len(expected))], rtol=1e-14)
+        assert_allclose(of_row, [0.0, probabilities @ [4.0, 5.0, 7.0][: len(expected)]], rtol=1e-14)
+
+
 def test_induced_attention_averages_what_the_inducing_points_have_averaged():
     layer = reference.InducedAttention(1, 1, 2)
     ones = {name: np.ones(array.shape) for name, array in layer.parameters.items() if array.ndim == 2}

@@ -41,6 +41,7 @@ OPTIONS: dict[str, dict[str, int]] = {
     "LowRankAttention": {"num_positions": 9, "rank": 3},
     "CompressedAttention": {"query_size": 4, "key_size": 9, "stride": 3, "value_size": 6},
     "InducedAttention": {"query_size": 4, "num_heads": 2, "num_inducing": 3, "key_size": 9, "value_size": 6},
+    "SegmentAttention": {"query_size": 4, "num_heads": 2},
     "LSTM": {"input_size": 4, "bidirectional": True, **STACK},
     "LSTMEncoder": {"vocab_size": 11, "embed_size": 4, **STACK},
     "FixedContextDecoder": {"vocab_size": 11, "embed_size": 4, "memory_size": 6, **STACK},
@@ -60,6 +61,7 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "LowRankAttention": {"queries": (2, 5, 4), "keys": (2, 7, 4), "values": (2, 7, 6)},
     "CompressedAttention": {"queries": (2, 5, 4), "keys": (2, 7, 9), "values": (2, 7, 6)},
     "InducedAttention": {"queries": (2, 5, 4), "keys": (2, 7, 9), "values": (2, 7, 6)},
+    "SegmentAttention": {"inputs": (2, 5, 4), "previous": (2, 7, 4)},
     "LSTM": {"inputs": (2, 5, 4), "state": (3, 2, 32)},
     "LSTMEncoder": {"tokens": (2, 5), "state": (3, 2, 16)},
     "FixedContextDecoder": {"tokens": (2, 5), "encoder_outputs": (2, 7, 6), "state": (3, 2, 8)},
@@ -78,12 +80,12 @@ def built(name: str, dtype: str = "float32", **options: Any) -> gluon.Block:
 
 
 def drawn(name: str, dtype: str = "float32", seed: int = 0) -> Arrays:
-    """Arguments of a call; of the second sequence, three keys or steps are valid."""
+    """Arguments of a call; of the second sequence, three keys or steps are valid, where lengths can be given."""
     arrays = {
         key: integers(key, shape, 11, seed) if key == "tokens" else uniform(key, shape, seed=seed).astype(dtype)
         for key, shape in SHAPES[name].items()
     }
-    return {**arrays, "valid_lens": numpy.array([9, 3])}
+    return arrays if name == "SegmentAttention" else {**arrays, "valid_lens": numpy.array([9, 3])}
 
 
 def given(arrays: Arrays) -> dict[str, np.ndarray]:

@@ -68,6 +68,10 @@ LAYERS: dict[str, tuple[dict[str, int], tuple[np.ndarray, ...]]] = {
         {"query_size": 5, "num_heads": 5, "num_inducing": 2, "key_size": 6, "value_size": VALUES.shape[-1]},
         (QUERIES, KEYS, VALUES, LENS, MASK[:, :1]),
     ),
+    "SegmentAttention": (
+        {"query_size": 6, "num_heads": 3},
+        (floats("inputs", 3, 4, 6), floats("previous", 3, 3, 6), MASK),
+    ),
     "VisionTransformer": (
         {
             "height": 4,

@@ -50,7 +50,9 @@ def same(actual: Any, expected: Any, tolerance: float = 0.0):
         np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
 
 
+SELF_ATTENTION = "SegmentAttention"
 ATTENTION = [kind for kind in LAYERS if kind.endswith(("Attention", "Decoder")) or kind == "NadarayaWatson"]
+ATTENTION.remove(SELF_ATTENTION)
 
 
 @pytest.mark.parametrize("kind", ATTENTION)
@@ -71,6 +73,23 @@ def test_the_masks_of_keys_and_values_and_explicit_masks_combine_by_and(kind: st
     if hasattr(layer, "prepare"):
         memory = layer.prepare(*(inputs[name] for name in names), tf.constant(lens), tf.constant(given))
         same(tf.reshape(memory.mask, every.shape), every)
+
+
+@pytest.mark.parametrize("names", [("inputs",), ("previous",), ("inputs", "previous")])
+def test_the_masks_of_a_segment_and_of_those_before_and_an_explicit_mask_combine_by_and(names: tuple[str, ...]):
+    layer, inputs = example(SELF_ATTENTION)
+    attached = {name: integers(f"attached {name}", inputs[name].shape[:2], 4) > 0 for name in names}
+    steps = [attached.get(name, np.ones(inputs[name].shape[:2], bool)) for name in ("previous", "inputs")]
+    given = integers("mask", (2, 5, 9), 4) > 0
+    every = given & np.concatenate(steps, axis=1)[:, None]
+    expected, alone = (
+        layer(**inputs, mask=tf.constant(every)),
+        layer(inputs["inputs"], None, tf.constant(every[..., 4:])),
+    )
+    for name, mask in attached.items():
+        masked(inputs[name], mask)
+    same(layer(**inputs, mask=tf.constant(given)), expected)
+    same(layer(inputs["inputs"], mask=tf.constant(given[..., 4:])), alone)
 
 
 @pytest.mark.parametrize("cell", ["GRU", "LSTM"])

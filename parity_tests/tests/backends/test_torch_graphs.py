@@ -109,6 +109,11 @@ LAYERS: dict[str, Graphed] = {
     "LowRankAttention": attending(lambda: attention.LowRankAttention(65, 3)),
     "CompressedAttention": attending(lambda: attention.CompressedAttention(8, 8, 3)),
     "InducedAttention": attending(lambda: attention.InducedAttention(8, 2, 3)),
+    "SegmentAttention": Graphed(
+        lambda: attention.SegmentAttention(8, 2),
+        lambda keys: (drawn("inputs", 2, keys, 8), drawn("previous", 2, keys + 4, 8)),
+        ("keys", "steps"),
+    ),
     "NadarayaWatson": Graphed(
         lambda: attention.NadarayaWatson(),
         lambda keys: (drawn("queries", 2, 3), drawn("keys", 2, keys), drawn("values", 2, keys), torch.tensor(LENS)),

@@ -84,6 +84,7 @@ SIZES = {
     "rank": 3,
     "num_inducing": 3,
     "blocks": 3,
+    "previous_steps": 2,
     "height": 4,
     "width": 6,
     "channels": 3,

@@ -1,0 +1,176 @@
+"""Attention to a segment and to those before it, whose positions are distances, in PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from attention_core.operators.segments import SEGMENT_ATTENTION
+from backends.torch.attention import attention_layer
+from backends.torch.memory import Memory
+from backends.torch.module import Specified, as_module, drawn
+from backends.torch.multi_head import joined_heads, split_heads
+from backends.torch.positions import SinusoidalPositions
+from backends.torch.scoring import _dot_score
+
+__all__ = ["SegmentAttention"]
+
+
+class SegmentAttention(Specified):
+    """Causal attention by several heads to a segment and to the segments before it, by content and distance.
+
+    context = W_o [head_0; head_1; ...] + b_o
+    head_h, weights_h = attention_pooling(scores_h, values_h) over keys j with d >= 0, d = previous_steps + i - j
+    scores_h[i, j] = ((queries_h[i] + u[h])·keys_h[j] + (queries_h[i] + v[h])·(W_r P[d])_h)/√head_size
+    queries_h the h-th part of W_q inputs + b_q, keys_h of W_k [previous; inputs] + b_k, values_h of W_v [previous;
+    inputs] + b_v, P[d] the vector that SinusoidalPositions adds at position d
+
+    query_size is the features of an input and of the context, an even number. In a stack, previous is of each layer the
+    inputs of that layer, so that the context grows with the number of layers. A memory that is not yet full is hidden
+    at its front, by mask. Segments one by one give what one call over all of them gives, if previous has all that came
+    before.
+
+    Args:
+        query_size: features of an input
+        num_heads: number of heads
+        hidden_size (default None): features of all heads together; query_size if None
+        bias (default True): whether the projections of inputs and context have biases
+        dropout (default 0.0): dropout rate of the weights in training
+        dtype: floating type of the parameters
+        device: where to allocate
+    Parameters:
+        W_q: (hidden_size, query_size), projects queries
+        W_k: (hidden_size, query_size), projects keys
+        W_v: (hidden_size, query_size), projects values
+        W_o: (query_size, hidden_size), projects the heads' averages
+        b_q: (hidden_size,), biases of the queries, if bias
+        b_k: (hidden_size,), biases of the keys, if bias
+        b_v: (hidden_size,), biases of the values, if bias
+        b_o: (query_size,), biases of the context, if bias
+        W_r: (hidden_size, query_size), projects distances
+        u: (heads, head_size), added to every query for its scores by content
+        v: (heads, head_size), added to every query for its scores by distance
+        scored.*: the DotProductAttention of each head, which has none
+        positions.*: the SinusoidalPositions of the distances, which has none
+    Raises:
+        OptionError: an argument is outside its domain
+    Source: Dai et al. 2019, section 3 and appendix B, arXiv:1901.02860
+    Example:
+        layer = attention.SegmentAttention(query_size, num_heads)
+        context, weights = layer(inputs)
+    """
+
+    specification = SEGMENT_ATTENTION
+
+    def __init__(
+        self,
+        query_size: int,
+        num_heads: int,
+        *,
+        hidden_size: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(
+            query_size=query_size, num_heads=num_heads, hidden_size=hidden_size, bias=bias, dropout=dropout
+        )
+        hidden_size, of_head = self.sizes["hidden_size"], (self.sizes["heads"], self.sizes["head_size"])
+        parts = self.specification.inside(self.sizes)
+        self.W_q = nn.Linear(query_size, hidden_size, bias=bias, dtype=dtype, device=device)
+        self.W_k = nn.Linear(query_size, hidden_size, bias=bias, dtype=dtype, device=device)
+        self.W_v = nn.Linear(query_size, hidden_size, bias=bias, dtype=dtype, device=device)
+        self.W_o = nn.Linear(hidden_size, query_size, bias=bias, dtype=dtype, device=device)
+        self.W_r = nn.Linear(query_size, hidden_size, bias=False, dtype=dtype, device=device)
+        self.u = drawn(of_head, hidden_size, dtype, device)
+        self.v = drawn(of_head, hidden_size, dtype, device)
+        self.scored = attention_layer(parts["scored"], dtype=dtype, device=device)
+        self.positions = SinusoidalPositions(**parts["positions"].config)
+
+    def forward(
+        self,
+        inputs: torch.Tensor,
+        previous: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+        *,
+        per_head: bool = False,
+        need_weights: bool = True,
+        dropout_mask: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | Any]:
+        """Attend from each step to those before it, in its segment and in the segments before.
+
+        context = W_o [head_0; head_1; ...] + b_o
+        head_h, weights_h = attention_pooling(scores_h, values_h) over keys j with d >= 0, d = previous_steps + i - j
+        scores_h[i, j] = ((queries_h[i] + u[h])·keys_h[j] + (queries_h[i] + v[h])·(W_r P[d])_h)/√head_size
+        queries_h the h-th part of W_q inputs + b_q, keys_h of W_k [previous; inputs] + b_k, values_h of W_v [previous;
+        inputs] + b_v, P[d] the vector that SinusoidalPositions adds at position d
+
+        A step that may attend to nothing gets weights 0 and context b_o, or 0 without bias. What no step may attend to,
+        NaN and inf included, has no effect as a key and gets no gradient as a key; a step of inputs is a query all the
+        same. Gradients flow into previous: stop them before the call, as the paper does, or train through several
+        segments.
+
+        Args:
+            inputs: (batch, queries, query_size); the steps of the segment
+            previous (default None): (batch, previous_steps, query_size); the inputs of the segments before, oldest
+                first
+            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a step
+                may attend to a key of [previous; inputs], if it is not later
+            per_head (default False): whether to return the weights of every head, or their mean
+            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
+            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
+        Returns:
+            context: (batch, queries, query_size); the heads' averages, projected
+            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
+        Raises:
+            ShapeError, DtypeError: an array does not fit the operator or the other arrays
+            MaskError: a mask is not boolean
+            OptionError: an argument is outside its domain
+            ShapeError: a mask or a dropout mask with another number of keys than steps of the memory and of the segment
+            OptionError: per_head where no weights are returned
+        Example:
+            layer = attention.SegmentAttention(query_size, num_heads)
+            context, weights = layer(inputs)
+        """
+        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
+        self._check("call", inputs=inputs, previous=previous, mask=mask, per_head=per_head, **options)
+        steps = inputs if previous is None else torch.cat([previous, inputs], dim=1)
+        allowed = earlier(inputs.shape[1], steps.shape[1], inputs.device)
+        if mask is not None:
+            allowed = allowed & (mask[:, None] if mask.ndim == 3 else mask)
+            steps = steps.masked_fill(~allowed.any(dim=1).any(dim=1)[..., None], 0.0)
+        heads = self.W_q(inputs), self.W_k(steps), self.W_v(steps)
+        queries, keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
+        by_content = queries + self.u[:, None].to(queries.dtype)
+        by_distance = self._by_distance(queries, steps.shape[1])
+        memory = Memory(keys, values, allowed)
+        context, weights = as_module(self.scored._attend, by_content, memory, bias=by_distance, **options)
+        context = self.W_o(joined_heads(context))
+        if weights is None:
+            return context, None
+        return context, weights if per_head else weights.mean(dim=1)
+
+    def _by_distance(self, queries: torch.Tensor, num_keys: int) -> torch.Tensor:
+        """Score the distances of the keys: all of them by one product, of which each query reads its part."""
+        farthest_first = torch.arange(num_keys - 1, -1, -1, device=queries.device)
+        encoded = self.positions._add(queries.new_zeros(num_keys, self.sizes["query_size"]), farthest_first)
+        distances = split_heads(self.W_r(encoded)[None], self.sizes["head_size"])
+        scores = _dot_score(queries + self.v[:, None].to(queries.dtype), distances)
+        return shifted(scores) * self.sizes["head_size"] ** -0.5
+
+
+def earlier(num_queries: int, num_keys: int, device: torch.device) -> torch.Tensor:
+    """Which keys are not later than a query, where the queries are the last of them: (1, 1, queries, keys)."""
+    queries = torch.arange(num_keys - num_queries, num_keys, device=device)
+    return (torch.arange(num_keys, device=device) <= queries[:, None])[None, None]
+
+
+def shifted(scores: torch.Tensor) -> torch.Tensor:
+    """Turn columns of distances, farthest first, into columns of keys: row i moves queries - 1 - i places forward."""
+    num_queries, num_keys = scores.shape[-2:]
+    # Flat, with a column more in front, rows are num_keys + 1 apart; cut at the start, they are read num_keys apart.
+    padded = nn.functional.pad(scores, (1, 0)).flatten(-2)
+    return padded[..., num_queries:].unflatten(-1, (num_queries, num_keys))
