@@ -98,6 +98,16 @@ def test_long_inputs(backend: SimpleNamespace, example: Callable[..., str]):
 
 
 @ONCE
+def test_segments(backend: SimpleNamespace, example: Callable[..., str]):
+    """Steps report what is in their segment or its memory, and guess the rest; every length has two times."""
+    output = example("segments.py", backend.name, 256)
+    rows = [list(map(float, row.split())) for row in re.findall(r"segments before: \d +([\d. ]+)\n", output)]
+    assert [row[-1] for row in rows] == [2.784, 1.778, 0.0]
+    assert min(rows[0]) > 2.7 and min(rows[1][:2]) > 2.7 and max(rows[1][2:4]) < 0.3
+    assert all(float(time) > 0.0 for time in re.findall(r"256 steps +([\d.]+) +([\d.]+)\n", output)[0])
+
+
+@ONCE
 def test_patterns(backend: SimpleNamespace, example: Callable[..., str], tmp_path: Path):
     """Of what is left out, some comes over further layers and some never; each head has its pattern."""
     file = tmp_path / "patterns.png"
