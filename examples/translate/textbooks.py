@@ -14,9 +14,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from parity_tests.cli.translate import start_worker
 from parity_tests.translation import corpus
@@ -75,13 +75,18 @@ TRANSFORMERS = {
     "small": {**TRANSFORMER, "--dropout": 0.1, "--epochs": 200},
 }
 
+Kind = TypeVar("Kind")
 SETTINGS = {
     "--embed": "embed_size",
     "--hidden": "hidden_size",
+    "--layers": "num_layers",
     "--batch-size": "batch_size",
     "--model": "model",
     "--rnn": "cell",
+    "--encoder-rnn": "encoder_cell",
     "--decoder": "decoder",
+    "--reads": "reads",
+    "--input-feeding": "input_feeding",
     "--score": "score",
     "--heads": "num_heads",
 }
@@ -138,24 +143,31 @@ def speeds(file: Path, backend: str) -> None:
     pairs = corpus.read_corpus(file).pairs
     print("| set-up | attention | RNN | beside the first |\n|---|---|---|---|")
     for setup, options in SETUPS.items():
-        training: dict[tuple[str, str], Any] = {}
-        for kind, chosen in kinds(setup).items():
-            given = {**options, **chosen}
-            named = {SETTINGS[flag]: given[flag] for flag in given.keys() & SETTINGS.keys()}
-            settings = Settings("pairs", train=4096, **named)
-            data = read_data(settings, pairs)
-            training[kind] = start_worker(new_model(settings, data, backend), backend).train(data)
-        seconds: dict[tuple[str, str], list[float]] = {name: [] for name in training}
-        for number in range(1 + ROUNDS * STEPS):
-            for name, steps in training.items():
-                start = time.perf_counter()
-                next(steps)
-                if number:  # the first may compile
-                    seconds[name].append(time.perf_counter() - start)
-        medians = {name: statistics.median(each) for name, each in seconds.items()}
-        first = next(iter(medians.values()))
-        for (attention, rnn), median in medians.items():
-            print(f"| {setup} | {attention} | {rnn} | {first / median:.2f} |", flush=True)
+        chosen = {kind: {**options, **of_kind} for kind, of_kind in kinds(setup).items()}
+        for (attention, rnn), speed in relative_speeds(pairs, backend, chosen).items():
+            print(f"| {setup} | {attention} | {rnn} | {speed:.2f} |", flush=True)
+
+
+def relative_speeds(
+    pairs: Sequence[corpus.Pair], backend: str, kinds: Mapping[Kind, Mapping[str, object]]
+) -> dict[Kind, float]:
+    """The speed of training of each kind beside the first, by steps that are taken in turn, from its options."""
+    training: dict[Kind, Any] = {}
+    for kind, options in kinds.items():
+        named: dict[str, Any] = {SETTINGS[flag]: options[flag] for flag in options.keys() & SETTINGS.keys()}
+        settings = Settings("pairs", train=4096, **named)
+        data = read_data(settings, pairs)
+        training[kind] = start_worker(new_model(settings, data, backend), backend).train(data)
+    seconds: dict[Kind, list[float]] = {kind: [] for kind in training}
+    for number in range(1 + ROUNDS * STEPS):
+        for kind, steps in training.items():
+            start = time.perf_counter()
+            next(steps)
+            if number:  # the first may compile
+                seconds[kind].append(time.perf_counter() - start)
+    medians = {kind: statistics.median(each) for kind, each in seconds.items()}
+    first = next(iter(medians.values()))
+    return {kind: first / median for kind, median in medians.items()}
 
 
 def exact(file: Path, backend: str, folder: Path) -> None:

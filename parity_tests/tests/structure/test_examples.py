@@ -19,6 +19,8 @@ from click.testing import CliRunner
 
 from parity_tests.cli.main import main
 from parity_tests.tests.places import ROOT
+from parity_tests.translation.corpus import Vocabulary
+from parity_tests.translation.model import Settings
 from parity_tests.workers.target import load
 
 
@@ -225,6 +227,21 @@ def command(*arguments: object) -> str:
     result = CliRunner().invoke(main, list(map(str, arguments)))
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def test_the_forms_of_decoders_are_translators_that_differ(monkeypatch: pytest.MonkeyPatch):
+    """Each form has flags of the command, and makes a translator that no other form makes."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "translate"))
+    script = runpy.run_path(str(ROOT / "examples" / "translate" / "decoders.py"))
+    flags, words, made = command("translate", "train", "--help"), Vocabulary.of([["a"]]), []
+    for chosen in script["FORMS"].values():
+        options = {**script["SHARED"], **chosen}
+        assert all(f"{flag} " in flags for flag in options)
+        settings_of = importlib.import_module("textbooks").SETTINGS
+        named = {name: options[flag] for flag, name in settings_of.items() if flag in options}
+        settings = Settings("pairs", **named)
+        made.append(settings.layer.sizes(settings.arguments(words, words)))
+    assert len(made) == 10 and all(made.count(sizes) == 1 for sizes in made)
 
 
 FROM_SCRATCH = """
