@@ -1,8 +1,9 @@
-"""Head importance, and the loss as unimportant heads are pruned: `python examples/prune_heads.py torch`.
+"""Head importance, and the loss as unimportant heads are pruned: `python examples/prune_heads.py torch heads.png`.
 
 A layer of four heads learns what a layer of two does, under weight decay. Importance by ablation and by first-order
-Taylor expansion tell which of the four came to matter; head_mask then switches heads off, the least important first.
-Without the two least important heads, `pruned` makes a smaller layer with the same loss, which takes less time.
+Taylor expansion tell which of the four came to matter; head_mask then switches heads off, the least important first,
+and as many at random. Without the two least important heads, `pruned` makes a smaller layer with the same loss, which
+takes less time. Draws the weights of all heads if a file is named.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
+from itertools import combinations
 from types import ModuleType
 from typing import Any
 
@@ -30,7 +32,7 @@ def weights(attention: ModuleType, layer: Any, name: str, scale: float) -> dict[
     return {key: draws.uniform(f"{name}/{key}", array.shape, scale) for key, array in arrays.items()}
 
 
-def main(name: str) -> None:
+def main(name: str, file: str | None) -> None:
     """Train, compute the importance of each head, and prune."""
     attention, runtime = backends.load(name), importlib.import_module(f"backends.{name}.runtime")
     runtime.configure()
@@ -69,12 +71,26 @@ def main(name: str) -> None:
     print(f"{name}: head  by ablation  by Taylor")
     for head in range(STUDENT):
         print(f"{name}: {head:>4}  {by_ablation[head]:>11.4f}  {by_taylor[head]:>9.4f}")
-    mask, order = np.ones((BATCH, STUDENT)), np.argsort(by_ablation)
-    print(f"{name}: {STUDENT} heads, loss {runtime.to_numpy(student_losses(on)).mean():.4f}")
-    for head in order[:-1]:
-        mask[:, head] = 0.0
-        loss = runtime.to_numpy(student_losses(runtime.from_numpy(mask))).mean()
-        print(f"{name}: without head {head} as well, loss {loss:.4f}")
+
+    def loss_without(*heads: int) -> float:
+        """The loss with some heads switched off."""
+        mask = np.ones((BATCH, STUDENT))
+        mask[:, list(heads)] = 0.0
+        return float(runtime.to_numpy(student_losses(runtime.from_numpy(mask))).mean())
+
+    order = np.argsort(by_ablation).tolist()
+    print(f"{name}: {STUDENT} heads, loss {loss_without():.4f}")
+    for count in range(1, STUDENT):
+        at_random = np.mean([loss_without(*heads) for heads in combinations(range(STUDENT), count)])
+        print(f"{name}: without head {order[count - 1]} as well, loss {loss_without(*order[:count]):.4f}", end="")
+        print(f"; without {count} at random, {at_random:.4f} on average")
+    if file is not None:
+        from parity_tests.plots import grid
+
+        steps = [str(step) for step in range(LENGTH)]
+        drawn = runtime.to_numpy(student(inputs, inputs, inputs, per_head=True)[1])
+        grid(drawn[None, 0], steps, steps).savefig(file, dpi=150)
+        print(f"drawn in {file}")
 
     small = student.pruned(order[: STUDENT - TEACHER])
     sequences = runtime.from_numpy(draws.uniform("sequences", (BATCH, LONG, FEATURES), 2.0))
@@ -98,4 +114,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "torch")
+    main(sys.argv[1] if len(sys.argv) > 1 else "torch", sys.argv[2] if len(sys.argv) > 2 else None)

@@ -158,18 +158,22 @@ def test_vision_transformer(tmp_path: Path):
 
 
 @ONCE
-def test_prune_heads(backend: SimpleNamespace, example: Callable[..., str]):
+def test_prune_heads(backend: SimpleNamespace, example: Callable[..., str], tmp_path: Path):
     """Both kinds of importance find the two heads of four that came to nothing; nothing is lost without them.
 
-    A smaller layer of the others has the loss of the whole one with the two switched off.
+    Heads at random cost more. A smaller layer of the others has the loss of the whole one with the two switched off.
     """
-    output = example("prune_heads.py", backend.name)
+    file = tmp_path / "heads.png"
+    output = example("prune_heads.py", backend.name, file)
     table = re.findall(r": +(\d) +([\d.]+) +([\d.]+)\n", output)
     by_ablation, by_taylor = ([float(row[column]) for row in table] for column in (1, 2))
     assert sorted(range(4), key=by_ablation.__getitem__)[:2] == sorted(range(4), key=by_taylor.__getitem__)[:2]
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", output)]
     assert len(losses) == 5 and losses[2] < 2.0 * losses[0] and losses[3] > 50.0 * losses[0]
     assert losses[4] == losses[2] and re.search(r"256 steps takes [\d.]+ ms instead of [\d.]+ ms\n", output)
+    at_random = [float(loss) for loss in re.findall(r"at random, ([\d.]+) on average", output)]
+    assert [*map(len, (at_random, losses[1:4]))] == [3, 3] and np.all(np.array(at_random) > losses[1:4])
+    assert file.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.frameworks("torch")
