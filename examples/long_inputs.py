@@ -2,8 +2,9 @@
 
 Prints milliseconds and MiB of a training step (outputs and all gradients) of self-attention in each form, over the
 length: full attention, which compares every pair of steps; linear attention, which adds up features of the keys, causal
-and not; and attention to fewer keys: weighted sums over their positions, a convolution with a stride, or what inducing
-points have gathered. No weights are asked for. Memory is that by which the process grows, on Linux.
+and not; attention to fewer keys: weighted sums over their positions, a convolution with a stride, or what inducing
+points have gathered; and causal attention in segments, to each and to the one before it. No weights are asked for.
+Memory is that by which the process grows, on Linux.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ import backends
 from attention_core.draws import uniform
 from parity_tests.bench.measure import median, taken, wall
 
-HEADS, FEATURES, RANK, STRIDE = 4, 64, 64, 4
+HEADS, FEATURES, RANK, STRIDE, SEGMENT = 4, 64, 64, 4, 128
 SHORTEST, ROUNDS = 256, 5
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("DotProductAttention", {}),
@@ -28,8 +30,9 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "low rank": ("LowRankAttention", {"rank": RANK}),
     "compressed": ("CompressedAttention", {"query_size": FEATURES, "key_size": FEATURES, "stride": STRIDE}),
     "inducing points": ("InducedAttention", {"query_size": HEADS * FEATURES, "num_heads": HEADS, "num_inducing": RANK}),
+    "segments": ("SegmentAttention", {"query_size": HEADS * FEATURES, "num_heads": HEADS}),
 }
-"""By name a function or a layer, and its options. Inducing points have projections and heads of their own."""
+"""By name a function or a layer, and its options. The last two have projections and heads of their own."""
 
 
 def step(name: str, form: str, length: int) -> Callable[[], Any]:
@@ -41,7 +44,8 @@ def step(name: str, form: str, length: int) -> Callable[[], Any]:
         layer = runtime.build(getattr(attention, called), config, "float32")
         drawn = {key: uniform(key, array.shape, 0.1) for key, array in attention.get_parameters(layer).items()}
         attention.set_parameters(layer, {key: array.astype(np.float32) for key, array in drawn.items()})
-    shape = (1, length, HEADS * FEATURES) if form == "inducing points" else (1, HEADS, length, FEATURES)
+    projected = called in ("InducedAttention", "SegmentAttention")
+    shape = (1, length, HEADS * FEATURES) if projected else (1, HEADS, length, FEATURES)
     queries, keys, values, cotangent = (
         runtime.from_numpy(uniform(key, shape).astype(np.float32)) for key in ("q", "k", "v", "cotangent")
     )
@@ -51,8 +55,19 @@ def step(name: str, form: str, length: int) -> Callable[[], Any]:
             return (attention.linear_attention(**given, **options),)
         return (layer(**given, need_weights=False)[0],)
 
-    given = {"queries": queries, "keys": keys, "values": values}
-    return lambda: runtime.to_numpy(runtime.vjp(context, given, {0: cotangent}, layer)[1]["queries"])
+    calls = [{"queries": queries, "keys": keys, "values": values}]
+    if form == "segments":
+        parts = [queries[:, start : start + SEGMENT] for start in range(0, length, SEGMENT)]
+        calls = [{"inputs": parts[0]}]
+        calls += [{"inputs": part, "previous": before} for before, part in pairwise(parts)]
+        cotangent = cotangent[:, :SEGMENT]
+    first = next(iter(calls[0]))
+
+    def gradients() -> Any:
+        """The gradients of each call, of which the first argument's are read: they are there then."""
+        return [runtime.to_numpy(runtime.vjp(context, call, {0: cotangent}, layer)[1][first]) for call in calls]
+
+    return gradients
 
 
 def main(name: str = "torch", longest: int = 4096) -> None:

@@ -3,31 +3,25 @@
 A stream of symbols comes in segments of four steps, and each step is to report the symbol of six steps before, which is
 never in its segment. A SegmentAttention is trained on the segments in turn, with a memory of none, one or two segments
 before: what it cannot see, it has to guess, with a loss of ln 16 at best. While the stream begins, the memory is not
-yet full, and a mask hides its front. Prints the loss over the last segments, by the place of a step in its segment; and
-milliseconds per step of a training step (outputs and all gradients) over one long sequence, in one call and in
-segments.
+yet full, and a mask hides its front. Prints the loss over the last segments, by the place of a step in its segment.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import backends
 from attention_core import draws
-from parity_tests.bench.measure import median, wall
 
 SYMBOLS, DELAY, LENGTH = 16, 6, 4
 """As many features as symbols: an input is one of them as a unit vector, and the context its logits."""
 CONFIG = {"query_size": SYMBOLS, "num_heads": 2, "hidden_size": 32}
 BATCH, STEPS, LAST, MEMORIES = 32, 90, 10, (0, 1, 2)
 RATE, DECAYS, EPSILON = 0.04, (0.9, 0.98), 1e-8
-LONG = {"query_size": 64, "num_heads": 4}
-SEGMENT, LENGTHS, ROUNDS = 128, (256, 512, 1024, 2048), 3
 
 Arrays = dict[str, np.ndarray]
 
@@ -83,41 +77,15 @@ def trained(name: str, memory: int) -> np.ndarray:
     return np.mean(losses[-LAST:], axis=0)
 
 
-def step_of(name: str, length: int, size: int) -> Callable[[], Any]:
-    """A training step over one sequence in segments of that size, each with the one before it as its memory."""
-    attention, runtime = backends.load(name), importlib.import_module(f"backends.{name}.runtime")
-    layer = runtime.build(attention.SegmentAttention, LONG, "float32")
-    attention.set_parameters(layer, {key: array.astype(np.float32) for key, array in drawn(attention, layer).items()})
-    shape = 1, length, LONG["query_size"]
-    steps, cotangent = (draws.uniform(key, shape).astype(np.float32) for key in ("steps", "cotangent"))
-    calls = []
-    for first in range(0, length, size):
-        arrays = {"inputs": steps[:, first : first + size]}
-        if first:
-            arrays["previous"] = steps[:, first - size : first]
-        given = {key: runtime.from_numpy(array.copy()) for key, array in arrays.items()}
-        calls.append((given, {0: runtime.from_numpy(cotangent[:, first : first + size].copy())}))
-    return lambda: [runtime.to_numpy(runtime.vjp(logits, *call, layer)[1]["inputs"]) for call in calls]
-
-
-def main(name: str = "torch", longest: int = LENGTHS[-1]) -> None:
-    """Train with each memory, and measure."""
+def main(name: str = "torch") -> None:
+    """Train with each memory."""
     importlib.import_module(f"backends.{name}.runtime").configure()
     print(f"{name}: {DELAY} steps back, in segments of {LENGTH}; a guess: {np.log(SYMBOLS):.3f}")
     print(f"{name}: loss of step      ", *(f"{place:>8}" for place in range(LENGTH)), "     all")
     for memory in MEMORIES:
         losses = trained(name, memory)
         print(f"{name}: segments before: {memory}", *(f"{loss:>8.3f}" for loss in (*losses, losses.mean())))
-    print(f"{name}: milliseconds per step, in one call and in segments of {SEGMENT} with one before")
-    for length in LENGTHS:
-        if length <= longest:
-            calls = [step_of(name, length, size) for size in (length, SEGMENT)]
-            for call in calls:
-                call()  # compiles
-            rounds = [[wall(call) for call in calls] for _ in range(ROUNDS)]
-            milliseconds = [1000.0 * median(times) / length for times in zip(*rounds, strict=True)]
-            print(f"{name}: {length:>6} steps      ", *(f"{time:>8.4f}" for time in milliseconds), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2], *map(int, sys.argv[2:3]))
+    main(*sys.argv[1:2])

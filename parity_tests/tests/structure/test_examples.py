@@ -93,20 +93,19 @@ def test_positions(backend: SimpleNamespace, example: Callable[..., str]):
 
 @ONCE
 def test_long_inputs(backend: SimpleNamespace, example: Callable[..., str]):
-    """A row of milliseconds and one of MiB for each length, in six forms."""
+    """A row of milliseconds and one of MiB for each length, in seven forms."""
     rows = [line.split() for line in example("long_inputs.py", backend.name, 256).splitlines()[2:]]
-    assert [row[:-6] for row in rows] == [["256", "ms"], ["MiB"]]
-    assert all(float(number) > 0.0 for row in rows for number in row[-6:])
+    assert [row[:-7] for row in rows] == [["256", "ms"], ["MiB"]]
+    assert all(float(number) > 0.0 for row in rows for number in row[-7:])
 
 
 @ONCE
 def test_segments(backend: SimpleNamespace, example: Callable[..., str]):
-    """Steps report what is in their segment or its memory, and guess the rest; every length has two times."""
-    output = example("segments.py", backend.name, 256)
+    """Steps report what is in their segment or its memory, and guess the rest."""
+    output = example("segments.py", backend.name)
     rows = [list(map(float, row.split())) for row in re.findall(r"segments before: \d +([\d. ]+)\n", output)]
     assert [row[-1] for row in rows] == [2.784, 1.778, 0.0]
     assert min(rows[0]) > 2.7 and min(rows[1][:2]) > 2.7 and max(rows[1][2:4]) < 0.3
-    assert all(float(time) > 0.0 for time in re.findall(r"256 steps +([\d.]+) +([\d.]+)\n", output)[0])
 
 
 @ONCE
