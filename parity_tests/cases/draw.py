@@ -218,7 +218,8 @@ def drawn_sizes(call: Call, shared: Sequence[str], pick: Pick) -> dict[str, int]
     sizes = fitted(call, sizes, choices, pick(sorted(sizes)), pick(MOST_WORK), pick)
     equal = equal_sizes(call, sizes, shared)
     sizes |= equal
-    empty = [axis for axis in call.free if axis in sizes and axis not in equal]
+    even = {option.name for option in call.entry.options if option.domain == "even"}  # which is at least 2
+    empty = [axis for axis in call.free if axis in sizes and axis not in equal and axis not in even]
     if empty and pick((False,) * 5 + (True,)):
         sizes[pick(empty)] = 0
     return {axis: min(size, sizes.get(MOST.get(axis, axis), size)) for axis, size in sizes.items()}

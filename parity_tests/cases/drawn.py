@@ -159,18 +159,25 @@ class Drawn:
         """A name for the case, from the digest of its line."""
         return f"drawn_{hashlib.sha256(repr(self).encode()).hexdigest()[:10]}"
 
+    @property
+    def all_sizes(self) -> dict[str, Any]:
+        """The sizes of all axes, those that follow from others included."""
+        entry = find(self.operator)
+        sizes = {**axes_of(entry, self.method), **self.sizes}
+        if isinstance(entry, Layer):
+            sizes |= entry.sizes(self._config(entry))
+        if "blocks" in sizes:
+            sizes["blocks"] = -(-sizes["keys"] // sizes["stride"])
+        if "previous_steps" in sizes:
+            sizes["keys"] = steps_of_segments(sizes, self.given)
+        return sizes
+
     def as_case(self) -> dict[str, Any]:
         """The fields of the case."""
         entry = find(self.operator)
         called = called_of(entry, self.method)
         config = self._config(entry) if isinstance(entry, Layer) else {}
-        sizes = {**axes_of(entry, self.method), **self.sizes}
-        if isinstance(entry, Layer):
-            sizes |= entry.sizes(config)
-        if "blocks" in sizes:
-            sizes["blocks"] = -(-sizes["keys"] // sizes["stride"])
-        if "previous_steps" in sizes:
-            sizes["keys"] = steps_of_segments(sizes, self.given)
+        sizes = self.all_sizes
         inputs = {
             tensor.name: self._array(tensor, sizes)
             for tensor in inputs_of(entry, self.method)

@@ -162,7 +162,7 @@ def _mask_of_one(name: str, axis: str) -> Wrong:
         if mask is None:
             return False
         if case.drawn is not None:
-            return axis in case.drawn.ones and case.drawn.sizes.get(axis, 1) > 1
+            return axis in case.drawn.ones and case.drawn.all_sizes.get(axis, 1) > 1
         tensor = next(tensor for tensor in inputs_of(find(case.operator), case.method) if tensor.name == name)
         layout = next((axes for axes in tensor.layouts if len(axes) == mask.ndim), ())
         return dict(zip(layout, mask.shape, strict=False)).get(axis, 0) == 1 < sizes_of(case).get(axis, 1)
