@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 import backends
-from attention_core import draws
+from attention_core import draws, reference
 
 SYMBOLS, DELAY, LENGTH = 16, 6, 4
 """As many features as symbols: an input is one of them as a unit vector, and the context its logits."""
 CONFIG = {"query_size": SYMBOLS, "num_heads": 2, "hidden_size": 32}
 BATCH, STEPS, LAST, MEMORIES = 32, 90, 10, (0, 1, 2)
-RATE, DECAYS, EPSILON = 0.04, (0.9, 0.98), 1e-8
+RATE, DECAYS = 0.04, (0.9, 0.98)
 
 Arrays = dict[str, np.ndarray]
 
@@ -56,7 +56,10 @@ def trained(name: str, memory: int) -> np.ndarray:
     layer = runtime.build(attention.SegmentAttention, CONFIG, "float64")
     stream = draws.integers("stream", (BATCH, STEPS * LENGTH), SYMBOLS)
     parameters, losses = drawn(attention, layer), []
-    moments = [{key: np.zeros_like(array) for key, array in parameters.items()} for _ in DECAYS]
+    optimizer = reference.adam(RATE, *DECAYS)
+    state = {
+        f"{moment}.{key}": np.zeros_like(array) for moment in optimizer.moments for key, array in parameters.items()
+    }
     for step in range(1, STEPS):
         attention.set_parameters(layer, parameters)
         given = {key: runtime.from_numpy(array) for key, array in segment(stream, step, memory).items()}
@@ -69,11 +72,8 @@ def trained(name: str, memory: int) -> np.ndarray:
         losses.append(-np.log((probabilities * target).sum(axis=-1)).mean(axis=0))
         slope = known[:, None] * (probabilities - target) / (BATCH * LENGTH)
         gradients = runtime.vjp(logits, given, {0: runtime.from_numpy(slope)}, layer)[2]
-        for key, gradient in gradients.items():  # Adam
-            for moment, decay, power in zip(moments, DECAYS, (1, 2), strict=True):
-                moment[key] = decay * moment[key] + (1.0 - decay) * gradient**power
-            mean, square = (moment[key] / (1.0 - decay**step) for moment, decay in zip(moments, DECAYS, strict=True))
-            parameters[key] = parameters[key] - RATE * mean / (np.sqrt(square) + EPSILON)
+        state["step"] = np.array(step)
+        parameters = optimizer.update(parameters, gradients, state)
     return np.mean(losses[-LAST:], axis=0)
 
 

@@ -61,9 +61,8 @@ def main(name: str, file: str | None, others: list[str]) -> None:
     fans = layer.specification.fans(layer.sizes)
     parameters = {key: draws.uniform(key, shape, fans[key] ** -0.5).astype(np.float32) for key, shape in shapes.items()}
     parameters |= {key: np.ones_like(array) for key, array in parameters.items() if key.endswith(".g")}
-    state = {}
-    for moment in reference.adam(RATE).moments:
-        state |= {f"{moment}.{key}": np.zeros_like(array) for key, array in parameters.items()}
+    moments = reference.adam(RATE).moments
+    state = {f"{moment}.{key}": np.zeros_like(array) for moment in moments for key, array in parameters.items()}
 
     def losses(layer: Any, images: Any, targets: Any) -> tuple[Any]:
         """The cross-entropy of the classes."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from attention_core.operators.segments import SEGMENT_ATTENTION
 from attention_core.reference.arrays import Specified, align, linear, promote
+from attention_core.reference.masking import distances
 from attention_core.reference.memory import joined, picked
 from attention_core.reference.multi_head import joined_heads, split_heads
 from attention_core.reference.pooling import pool
@@ -132,7 +133,7 @@ class SegmentAttention(Specified):
         inputs = promote(inputs)
         steps = inputs if previous is None else joined(promote(previous), inputs, -2)
         num_queries, num_keys = inputs.shape[-2], steps.shape[-2]
-        distance = np.arange(num_keys - num_queries, num_keys)[:, None] - np.arange(num_keys)
+        distance = num_keys - num_queries - distances(num_queries, num_keys, None)[0]
         allowed = (distance >= 0)[None, None]
         if mask is not None:
             allowed = allowed & (mask[:, None] if mask.ndim == 3 else mask)

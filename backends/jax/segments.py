@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 
 from attention_core.operators.segments import SEGMENT_ATTENTION
 from backends.jax.attention import attention_layer
+from backends.jax.masking import distances
 from backends.jax.memory import Memory
 from backends.jax.module import Specified, at_dtype, cast, drawn
 from backends.jax.multi_head import joined_heads, split_heads
@@ -145,14 +146,15 @@ class SegmentAttention(Specified):
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
         self._check("call", inputs=inputs, previous=previous, mask=mask, per_head=per_head, **options)
         steps = inputs if previous is None else jnp.concatenate([previous, inputs], axis=1)
-        allowed = earlier(inputs.shape[1], steps.shape[1])
+        num_queries, num_keys = inputs.shape[1], steps.shape[1]
+        allowed = distances(num_queries, num_keys, None)[:, None] <= num_keys - num_queries
         if mask is not None:
             allowed = allowed & (mask[:, None] if mask.ndim == 3 else mask)
             steps = jnp.where(jnp.any(allowed, axis=(1, 2))[..., None], steps, 0.0)
         heads = self.W_q(inputs), self.W_k(steps), self.W_v(steps)
         queries, keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
         by_content = queries + cast(self.u, queries)[:, None]
-        by_distance = self._by_distance(queries, steps.shape[1])
+        by_distance = self._by_distance(queries, num_keys)
         context, weights = self.scored._attend(by_content, Memory(keys, values, allowed), bias=by_distance, **options)
         context = self.W_o(joined_heads(context))
         if weights is None:
@@ -166,12 +168,6 @@ class SegmentAttention(Specified):
         distances = split_heads(self.W_r(self.positions._add(zeros, farthest_first))[None], self.sizes["head_size"])
         scores = _dot_score(queries + cast(self.v, queries)[:, None], distances)
         return shifted(scores) * self.sizes["head_size"] ** -0.5
-
-
-def earlier(num_queries: int, num_keys: int) -> jax.Array:
-    """Which keys are not later than a query, where the queries are the last of them: (1, 1, queries, keys)."""
-    queries = jnp.arange(num_keys - num_queries, num_keys)
-    return (jnp.arange(num_keys) <= queries[:, None])[None, None]
 
 
 def shifted(scores: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ from mxnet import np
 
 from attention_core.operators.segments import SEGMENT_ATTENTION
 from backends.mxnet.attention import attention_layer
-from backends.mxnet.masking import positions
+from backends.mxnet.masking import distances, positions
 from backends.mxnet.memory import Memory
 from backends.mxnet.module import Specified, Uniform, initialise, linear, projected
 from backends.mxnet.multi_head import joined_heads, mean_of_heads, split_heads
@@ -162,14 +162,15 @@ class SegmentAttention(Specified):
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Attend to the steps so far."""
         steps = inputs if previous is None else np.concatenate([previous, inputs], axis=1)
-        allowed = earlier(inputs.shape[1], steps.shape[1], inputs.ctx)
+        num_queries, num_keys = inputs.shape[1], steps.shape[1]
+        allowed = distances(num_queries, num_keys, None, inputs.ctx)[:, None] <= num_keys - num_queries
         if mask is not None:
             allowed = allowed * (mask[:, None] if mask.ndim == 3 else mask)  # the and of booleans
             steps = shown(np.expand_dims(np.any(np.any(allowed, axis=-2), axis=-2), -1), steps)
         heads = projected(self.W_q, inputs), projected(self.W_k, steps), projected(self.W_v, steps)
         queries, keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
         by_content = queries + np.expand_dims(self.u.data(queries.ctx), 1)
-        by_distance = self._by_distance(queries, steps.shape[1])
+        by_distance = self._by_distance(queries, num_keys)
         context, weights = self.scored._attend(by_content, Memory(keys, values, allowed), bias=by_distance, **options)
         context = projected(self.W_o, joined_heads(context))
         if weights is None:
@@ -185,12 +186,6 @@ class SegmentAttention(Specified):
         distances = np.broadcast_to(distances, (len(queries), *distances.shape[1:]))
         scores = _dot_score(queries + np.expand_dims(self.v.data(queries.ctx), 1), distances)
         return shifted(scores) * self.sizes["head_size"] ** -0.5
-
-
-def earlier(num_queries: int, num_keys: int, ctx: mx.Context) -> np.ndarray:
-    """Which keys are not later than a query, where the queries are the last of them: (1, 1, queries, keys)."""
-    queries = num_keys - num_queries + positions(num_queries, ctx)
-    return (positions(num_keys, ctx) <= np.expand_dims(queries, 1)).reshape(1, 1, num_queries, num_keys)
 
 
 def shifted(scores: np.ndarray) -> np.ndarray:

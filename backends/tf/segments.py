@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from attention_core.operators.segments import SEGMENT_ATTENTION
 from backends.tf.attention import attention_layer
-from backends.tf.masking import size
+from backends.tf.masking import distances, size
 from backends.tf.memory import Memory
 from backends.tf.module import Specified, attached_mask, chosen, drawn, joined, projected, with_mask
 from backends.tf.multi_head import joined_heads, split_heads
@@ -164,14 +164,16 @@ class SegmentAttention(Specified):
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Attend to the steps so far; Keras has cast the arguments."""
         steps = inputs if previous is None else joined_steps(previous, inputs)
-        mask, allowed = joined(attention_mask, steps), earlier(size(inputs, 1), size(steps, 1))
+        mask, num_queries, num_keys = joined(attention_mask, steps), size(inputs, 1), size(steps, 1)
+        farthest = tf.cast(num_keys - num_queries, tf.int64)
+        allowed = distances(num_queries, num_keys, None)[:, None] <= farthest
         if mask is not None:
             allowed = tf.logical_and(allowed, mask[:, None] if len(mask.shape) == 3 else mask)
             steps = tf.where(tf.reduce_any(allowed, axis=(1, 2))[..., None], steps, 0.0)
         heads = projected(self.W_q, inputs), projected(self.W_k, steps), projected(self.W_v, steps)
         queries, keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
         by_content = queries + tf.cast(self.u, queries.dtype)[:, None]
-        by_distance = self._by_distance(queries, size(steps, 1))
+        by_distance = self._by_distance(queries, num_keys)
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask, "training": training}
         context, weights = self.scored._attend(by_content, Memory(keys, values, allowed), bias=by_distance, **options)
         context = projected(self.W_o, joined_heads(context))
@@ -186,12 +188,6 @@ class SegmentAttention(Specified):
         distances = split_heads(projected(self.W_r, encoded)[None], self.sizes["head_size"])
         scores = _dot_score(queries + tf.cast(self.v, queries.dtype)[:, None], distances)
         return shifted(scores) * self.sizes["head_size"] ** -0.5
-
-
-def earlier(num_queries: int | tf.Tensor, num_keys: int | tf.Tensor) -> tf.Tensor:
-    """Which keys are not later than a query, where the queries are the last of them: (1, 1, queries, keys)."""
-    queries = tf.range(num_keys - num_queries, num_keys)
-    return (tf.range(num_keys) <= queries[:, None])[None, None]
 
 
 def shifted(scores: tf.Tensor) -> tf.Tensor:

@@ -9,6 +9,7 @@ from torch import nn
 
 from attention_core.operators.segments import SEGMENT_ATTENTION
 from backends.torch.attention import attention_layer
+from backends.torch.masking import distances
 from backends.torch.memory import Memory
 from backends.torch.module import Specified, as_module, drawn
 from backends.torch.multi_head import joined_heads, split_heads
@@ -138,14 +139,15 @@ class SegmentAttention(Specified):
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
         self._check("call", inputs=inputs, previous=previous, mask=mask, per_head=per_head, **options)
         steps = inputs if previous is None else torch.cat([previous, inputs], dim=1)
-        allowed = earlier(inputs.shape[1], steps.shape[1], inputs.device)
+        num_queries, num_keys = inputs.shape[1], steps.shape[1]
+        allowed = distances(num_queries, num_keys, None, inputs.device)[:, None] <= num_keys - num_queries
         if mask is not None:
             allowed = allowed & (mask[:, None] if mask.ndim == 3 else mask)
             steps = steps.masked_fill(~allowed.any(dim=1).any(dim=1)[..., None], 0.0)
         heads = self.W_q(inputs), self.W_k(steps), self.W_v(steps)
         queries, keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
         by_content = queries + self.u[:, None].to(queries.dtype)
-        by_distance = self._by_distance(queries, steps.shape[1])
+        by_distance = self._by_distance(queries, num_keys)
         memory = Memory(keys, values, allowed)
         context, weights = as_module(self.scored._attend, by_content, memory, bias=by_distance, **options)
         context = self.W_o(joined_heads(context))
@@ -160,12 +162,6 @@ class SegmentAttention(Specified):
         distances = split_heads(self.W_r(encoded)[None], self.sizes["head_size"])
         scores = _dot_score(queries + self.v[:, None].to(queries.dtype), distances)
         return shifted(scores) * self.sizes["head_size"] ** -0.5
-
-
-def earlier(num_queries: int, num_keys: int, device: torch.device) -> torch.Tensor:
-    """Which keys are not later than a query, where the queries are the last of them: (1, 1, queries, keys)."""
-    queries = torch.arange(num_keys - num_queries, num_keys, device=device)
-    return (torch.arange(num_keys, device=device) <= queries[:, None])[None, None]
 
 
 def shifted(scores: torch.Tensor) -> torch.Tensor:
