@@ -25,17 +25,13 @@ from parity_tests.translation.model import Settings, new_model, read_data
 from parity_tests.translation.preparation import load_model
 
 SENTENCES = ("go .", "i lost .", "i won !", "i'm home .")
-SHARED = {
-    "--train": 512,
-    "--validation": 128,
-    "--layers": 2,
-    "--dropout": 0.2,
-    "--learning-rate": 0.005,
-    "--max-norm": 1,
-}
+COMMON = {"--validation": 128, "--layers": 2, "--learning-rate": 0.005}
+SMALL = {"--max-tokens": 10, "--embed": 32, "--hidden": 32, "--batch-size": 64}
+LARGE = {"--max-tokens": 9, "--embed": 256, "--hidden": 256, "--batch-size": 128}
+SHARED = {**COMMON, "--train": 512, "--dropout": 0.2, "--max-norm": 1}
 SETUPS = {
-    "large": {**SHARED, "--max-tokens": 9, "--embed": 256, "--hidden": 256, "--batch-size": 128, "--epochs": 30},
-    "small": {**SHARED, "--max-tokens": 10, "--embed": 32, "--hidden": 32, "--batch-size": 64, "--epochs": 250},
+    "large": {**SHARED, **LARGE, "--epochs": 30},
+    "small": {**SHARED, **SMALL, "--epochs": 250},
 }
 PRINTED = {
     "go .": "va !",
@@ -48,19 +44,17 @@ PRINTED = {
 }
 """The sentences that textbooks translate, with the translation that each is scored against."""
 
-SMALL = {"--embed": 32, "--hidden": 32, "--batch-size": 64, "--max-tokens": 10, "--max-norm": 0.03}
-LARGE = {"--embed": 256, "--hidden": 256, "--batch-size": 128, "--max-tokens": 9, "--max-norm": 1}
+AS_SUM = {**SMALL, "--max-norm": 0.03}
 EXACT: dict[str, dict[str, Any]] = {
-    "500 epochs": SMALL | {"--train": 1000, "--min-frequency": 3, "--rnn": "lstm", "--dropout": 0, "--epochs": 500},
-    "250 epochs": SMALL | {"--train": 512, "--min-frequency": 2, "--dropout": 0.1, "--epochs": 250},
-    "30 epochs": LARGE | {"--train": 512, "--min-frequency": 2, "--dropout": 0.2, "--epochs": 30},
+    "500 epochs": AS_SUM | {"--train": 1000, "--min-frequency": 3, "--rnn": "lstm", "--dropout": 0, "--epochs": 500},
+    "250 epochs": AS_SUM | {"--train": 512, "--min-frequency": 2, "--dropout": 0.1, "--epochs": 250},
+    "30 epochs": SHARED | LARGE | {"--min-frequency": 2, "--epochs": 30},
 }
 """The textbooks' set-ups in the order of their editions, with and without attention.
 
 The first two clip the gradient of a sum: over the sentences, of the mean over 10 steps. That of the mean over tokens,
 which is clipped here, is as many times smaller as a batch has tokens for each step: about 30.
 """
-COMMON = {"--validation": 128, "--layers": 2, "--learning-rate": 0.005, "--initialization": "xavier"}
 
 ROUNDS, STEPS = 5, 3
 ATTENTION = {
@@ -179,7 +173,14 @@ def exact(file: Path, backend: str, folder: Path) -> None:
     for setup, options in EXACT.items():
         for attention in ("none", "additive"):
             model = folder / f"{setup}-{attention}.safetensors".replace(" ", "-")
-            given = {**COMMON, **options, **ATTENTION[attention], "--corpus": file, "--backend": backend}
+            given = {
+                **COMMON,
+                "--initialization": "xavier",
+                **options,
+                **ATTENTION[attention],
+                "--corpus": file,
+                "--backend": backend,
+            }
             train(model, given)
             epochs = load_model(model, last=True).history
             loss, rate = epochs[-1]["loss"], statistics.median(epoch["tokens_per_second"] for epoch in epochs)
