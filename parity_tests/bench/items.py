@@ -23,6 +23,11 @@ UNCOMPILED = "third party, uncompiled"
 LAYERS = {"torch": "layers of torch.nn", "tf": "Keras layers, tf.function", "jax": "layers of flax.nnx"}
 """Transformers of the frameworks' own layers: a cache of keys and values they have not, or not in a stack."""
 
+ONE_THREAD = "one thread"
+"""Our layers themselves, with which those with more threads are compared."""
+SCALED = 0.85
+"""The least part of what so many threads could gain."""
+
 TOOLKITS = {"JoeyNMT": "joeynmt", "OpenNMT-py": "onmt", "keras-hub": "keras_hub"}
 """Toolkits that people train translators with, and their packages: they are measured where they are installed."""
 JOEYNMT, OPENNMT, KERASHUB = TOOLKITS
@@ -49,6 +54,11 @@ class Goal:
     def __post_init__(self) -> None:
         if not self.part:
             object.__setattr__(self, "part", self.direction if self.direction in PARTS else "training")
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it is a time, and not memory or compilation."""
+        return self.direction in PARTS
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,11 @@ class Item:
         """The same in all its directions against something else, with nothing to reach."""
         goals = (Goal(goal.framework, goal.direction, against=other, part=goal.part) for goal in self.goals)
         return replace(self, goals=tuple(dict.fromkeys(goals)))
+
+    def against_one_thread(self, threads: int) -> Item:
+        """The same with more threads against one: what is timed, and how many times as fast it has to be."""
+        goals = self.against(ONE_THREAD).goals
+        return replace(self, goals=tuple(replace(goal, least=SCALED * threads) for goal in goals if goal.is_timed))
 
 
 def timed(

@@ -25,7 +25,7 @@ from parity_tests.bench.measure import Form, SearchForm, TrainingForm
 Arrays = dict[str, jax.Array]
 
 
-def configure() -> None:
+def configure(threads: int) -> None:
     """Run in the calling thread; XLA takes as many threads as there are cores to run on.
 
     Otherwise a call returns with its result, and gives back its memory later: at the cost of the other form, whose turn

@@ -252,8 +252,8 @@ def rates(rounds: int = 7) -> dict[str, float]:
     }
 
 
-def pin() -> int:
-    """Let this process run on one core, the last that it may run on, and name it."""
-    core = max(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {core})
-    return core
+def pin(threads: int = 1) -> list[int]:
+    """Let this process run on one core for each thread, the last that it may run on, and name them."""
+    cores = sorted(os.sched_getaffinity(0))[-threads:]
+    os.sched_setaffinity(0, cores)
+    return cores

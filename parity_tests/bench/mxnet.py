@@ -21,7 +21,7 @@ from parity_tests.bench.items import LEARNING_RATE, MAX_NORM, Problem
 from parity_tests.bench.measure import Form, TrainingForm, canonical, parameter_path, stored
 
 
-def configure() -> None:
+def configure(threads: int) -> None:
     """Nothing: the environment variables have set it."""
 
 

@@ -5,11 +5,16 @@ from __future__ import annotations
 from parity_tests.bench.items import size_line
 from parity_tests.bench.runner import Bench, Length, Row
 
-OPENING, CLOSING = "<!-- bench -->", "<!-- end of bench -->"
+MARKS = ("<!-- bench -->", "<!-- end of bench -->")
+"""What the table is written between."""
+THREAD_MARKS = ("<!-- threads -->", "<!-- end of threads -->")
+"""What the table of more threads is written between."""
 
 
 def markdown(bench: Bench) -> str:
     """The table of the rows, their sizes, tokens per second, the lengths, and what they were measured on."""
+    if bench.threads > 1:
+        return "\n".join([*scaling(bench), "", f"Measured on {place(bench)}.", ""])
     lines = [
         "| item | framework | direction | against | ratio | quartiles | 10⁹/s | goal | reached |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -48,6 +53,19 @@ def markdown(bench: Bench) -> str:
     return "\n".join([*lines, "", f"Measured on {place(bench)}.", ""])
 
 
+def scaling(bench: Bench) -> list[str]:
+    """The table of the seconds with one thread and with more."""
+    lines = [
+        f"| item | framework | direction | 1 thread, s | {bench.threads} threads, s | ratio | quartiles | reached |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in bench.rows:
+        ratio, spread, _, _, reached = numbers(row)
+        seconds = ("" if taken is None else f"{taken:.3g}" for taken in (row.theirs, row.ours))
+        lines.append(f"| {' | '.join((row.item, row.framework, direction(row), *seconds, ratio, spread, reached))} |")
+    return lines
+
+
 def direction(row: Row) -> str:
     """The direction of a row, with the part if that is another."""
     return row.direction if row.direction == row.part else f"{row.direction} ({row.part})"
@@ -77,7 +95,8 @@ def place(bench: Bench) -> str:
     """The machine and its speed in NumPy, the versions and the rounds, in one line."""
     machine = bench.machine
     versions = ", ".join(f"{name} {number}" for each in machine["versions"].values() for name, number in each.items())
-    where = "one thread" if machine["device"] == "cpu" else machine["device"]
+    threads = "one thread" if bench.threads == 1 else f"{bench.threads} threads"
+    where = threads if machine["device"] == "cpu" else machine["device"]
     rates = ", ".join(f"{rate:.2g} {what}" for what, rate in machine.get("rates", {}).items())
     speed = f" (NumPy, 10⁹/s: {rates})" if rates else ""
     length = f"{bench.rounds} rounds, {bench.seconds:.0f} s"
@@ -86,7 +105,8 @@ def place(bench: Bench) -> str:
 
 def with_table(text: str, bench: Bench) -> str:
     """A page with the table between its marks, or at the end if it has none."""
-    before, opening, rest = text.partition(OPENING)
-    after = rest.partition(CLOSING)[2] if opening else ""
+    first, last = MARKS if bench.threads == 1 else THREAD_MARKS
+    before, opening, rest = text.partition(first)
+    after = rest.partition(last)[2] if opening else ""
     before = before if opening or not before else before.rstrip("\n") + "\n\n"
-    return f"{before}{OPENING}\n{markdown(bench)}{CLOSING}{after or chr(10)}"
+    return f"{before}{first}\n{markdown(bench)}{last}{after or chr(10)}"

@@ -36,7 +36,7 @@ from parity_tests.bench.items import (
 )
 from parity_tests.bench.measure import median, quartiles, ratios
 from parity_tests.cases.expected import programs_folder
-from parity_tests.workers.environment import environment
+from parity_tests.workers.environment import THREADS, environment
 from parity_tests.workers.keeper import LIFELINE
 from parity_tests.workers.process import Progress, untold
 from parity_tests.workers.recordings import own_version
@@ -51,6 +51,8 @@ SHARE = 0.6
 LOOKS_SECONDS = 0.05
 LONGEST_SECONDS = 3600.0
 KEPT_CHARACTERS = 400
+XLA_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+"""What keeps XLA to one thread in every parity run."""
 
 
 DERIVED = ("tokens_per_second", "rate", "reached")
@@ -133,11 +135,15 @@ class Length:
 
 @dataclass
 class Bench:
-    """The results of a benchmark, with the machine and the duration."""
+    """The results of a benchmark, with the machine and the duration.
+
+    With more than one thread, theirs is this library with one.
+    """
 
     rows: list[Row] = field(default_factory=list)
     lengths: list[Length] = field(default_factory=list)
     rounds: int = ROUNDS
+    threads: int = 1
     quick: bool = False
     seconds: float = 0.0
     machine: dict[str, Any] = field(default_factory=dict)
@@ -174,8 +180,7 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises: Failed if it ends without a result, or exceeds its share of the free memory.
     """
-    chosen = environment(job["framework"], programs_folder(), job["device"])
-    chosen.pop("JAX_COMPILATION_CACHE_DIR", None)  # what is read from a cache is not compiled
+    chosen = environment_of(job)
     root = str(Path(parity_tests.__file__).parents[1])
     given = os.environ.get("PYTHONPATH")
     variables = {
@@ -221,6 +226,17 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
         return dict(json.loads(output.read().decode().splitlines()[-1]))
 
 
+def environment_of(job: Mapping[str, Any]) -> dict[str, str]:
+    """The environment variables of a job's framework: those of a parity run, with as many threads as the job has."""
+    chosen = environment(job["framework"], programs_folder(), job["device"])
+    chosen.pop("JAX_COMPILATION_CACHE_DIR", None)  # what is read from a cache is not compiled
+    if (threads := job.get("threads", 1)) > 1:
+        chosen |= dict.fromkeys(THREADS, str(threads))
+        if "XLA_FLAGS" in chosen:
+            chosen["XLA_FLAGS"] = chosen["XLA_FLAGS"].replace(XLA_ONE_THREAD, "")
+    return chosen
+
+
 def free_bytes() -> int:
     """The memory that is available without swapping."""
     (line,) = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable")]
@@ -244,16 +260,22 @@ def bench(
     lengths: bool = False,
     device: str = "cpu",
     packages: str | None = None,
+    threads: int = 1,
     run: Run = process,
     progress: Progress = untold,
 ) -> Bench:
     """Measure the items in all installed frameworks; lengths adds the item over the length.
 
-    packages is a folder with another version of `attention_core` and `backends` as the other implementation.
-    Ctrl-C ends it; the results so far are returned.
+    packages is a folder with another version of `attention_core` and `backends` as the other implementation; with more
+    than one thread, the other is this library with one. Ctrl-C ends it; the results so far are returned.
     """
     start = time.perf_counter()
-    result = Bench(rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS), quick=quick)
+    result = Bench(rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS), quick=quick, threads=threads)
+    other: dict[str, Any] = {}
+    if packages is not None:
+        other = {"form": None, "packages": packages}
+    elif threads > 1:
+        other = {"form": None, "threads": 1}
     known = registry.available()
     result.missing = {name: str(known[name].reason) for name in frameworks if known[name].reason is not None}
     here = [name for name in frameworks if name not in result.missing]
@@ -261,7 +283,7 @@ def bench(
     result.missing |= {name: why for name, why in toolkits.items() if why}
     versions = {name: known[name].versions for name in here}
     versions |= {name: {name: importlib.metadata.version(name)} for name, why in toolkits.items() if not why}
-    result.machine = machine(versions, device)
+    result.machine = machine(versions, device, threads)
     try:
         if here:
             progress("machine", 0, 1, "its speed in NumPy")
@@ -276,7 +298,7 @@ def bench(
             count = sum(len(item.goals_in(framework, quick)) for framework in there)
             report = _reporting(progress, item.name, count, result.rows)
             for framework in there:
-                for row in rows_of(item, framework, result.rounds, quick, device, run, report, packages):
+                for row in rows_of(item, framework, result, device, run, report, other):
                     result.rows.append(row)
             report("")
         if lengths:
@@ -316,27 +338,27 @@ def _reporting(progress: Progress, part: str, count: int, results: Sequence[obje
 def rows_of(
     item: Item,
     framework: str,
-    rounds: int,
-    quick: bool,
+    bench: Bench,
     device: str,
     run: Run,
     report: Callable[[str], None],
-    packages: str | None = None,
+    other: Mapping[str, Any],
 ) -> Iterator[Row]:
     """The rows of an item in a framework; a form is timed only if it agrees with the library's.
 
-    Two versions of the library cannot share a process, and are timed in fresh ones.
+    other is what a job of this library's other version, or of its other number of threads, differs in: the two cannot
+    share a process, and are timed in fresh ones.
     """
-    sizes, goals = item.sizes_in(framework, quick), item.goals_in(framework, quick)
+    sizes, goals = item.sizes_in(framework, bench.quick), item.goals_in(framework, bench.quick)
     for against in dict.fromkeys(goal.against for goal in goals):
         compared = [goal for goal in goals if goal.against == against]
         job = {"framework": framework, "item": item.name, "sizes": sizes, "device": device, "against": against}
+        job["threads"] = bench.threads
         parts = list(dict.fromkeys(goal.part for goal in compared))
         report(f"{framework}, {against}: agreement and times")
-        timing = {**job, "parts": parts, "rounds": rounds}
-        other = {"form": against} if packages is None else {"form": None, "packages": packages}
+        timing = {**job, "parts": parts, "rounds": bench.rounds}
         try:
-            timed = run({**timing, "task": "times"}) if packages is None else in_turn(timing, other, run)
+            timed = in_turn(timing, other, run) if other else run({**timing, "task": "times"})
         except Failed as error:
             timed = {"refused": str(error)}
         for goal in compared:
@@ -349,12 +371,12 @@ def rows_of(
                 row.measured([(ours, theirs) for ours, theirs in timed["rounds"][goal.direction]])
             else:
                 report(f"{framework}, {against}: {goal.direction} of {goal.part}")
-                measure_afresh(row, goal, job, other, min(rounds, FRESH), run)
+                measure_afresh(row, goal, job, other or {"form": against}, min(bench.rounds, FRESH), run)
             yield row
 
 
 def in_turn(job: Mapping[str, Any], other: Mapping[str, Any], run: Run) -> dict[str, Any]:
-    """The rounds of each part of this version and of the other, by pairs of fresh processes.
+    """The rounds of each part of this library and of its other form, by pairs of fresh processes.
 
     Raises: Failed.
     """
@@ -402,13 +424,13 @@ def lengths_of(framework: str, quick: bool, device: str, run: Run, report: Calla
             yield Length(framework, name, length, step["seconds"], step["bytes"], growth, step["how"])
 
 
-def machine(versions: Mapping[str, Mapping[str, str]], device: str) -> dict[str, Any]:
+def machine(versions: Mapping[str, Mapping[str, str]], device: str, threads: int) -> dict[str, Any]:
     """What the ratios were measured on."""
     models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "cpu": models[0].partition(":")[2].strip() if models else platform.machine(),
         "cores": os.cpu_count(),
-        "threads": 1,
+        "threads": threads,
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "device": device,
         "python": platform.python_version(),

@@ -25,9 +25,9 @@ from parity_tests.bench.measure import Call, Form, SearchForm, TrainingForm, can
 Tensors = dict[str, Tensor]
 
 
-def configure() -> None:
-    """One thread; all else as TensorFlow has it."""
-    tf.config.threading.set_intra_op_parallelism_threads(1)
+def configure(threads: int) -> None:
+    """The number of threads of an operation; all else as TensorFlow has it."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 

@@ -24,9 +24,9 @@ from parity_tests.bench.items import BOS, EOS, LEARNING_RATE, MAX_NORM, THIRD_PA
 from parity_tests.bench.measure import Call, Form, SearchForm, TrainingForm, canonical, parameter_path, stored
 
 
-def configure() -> None:
-    """One thread; all else as PyTorch has it."""
-    torch.set_num_threads(1)
+def configure(threads: int) -> None:
+    """The number of threads; all else as PyTorch has it."""
+    torch.set_num_threads(threads)
 
 
 # ----------------------------------------------------------------------------------------- as tutorials write them

@@ -23,13 +23,13 @@ def main() -> None:
     """Read the job from standard input; write what was measured as the last line of standard output."""
     keep()
     job = json.load(sys.stdin)
-    pin()
+    pin(job.get("threads", 1))
     if job["task"] == "machine":
         print("\n" + json.dumps({"rates": rates()}))
         return
     registry.load(job["framework"])  # first: MXNet cannot be imported before what our backend prepares
     framework = importlib.import_module(f"parity_tests.bench.{job['framework']}")
-    framework.configure()
+    framework.configure(job.get("threads", 1))
     print("\n" + json.dumps(TASKS[job["task"]](framework, job)))
 
 

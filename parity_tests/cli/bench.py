@@ -59,6 +59,11 @@ COLOURS = {True: "green", False: "yellow", None: ""}
     metavar="FOLDER",
     help="Another checkout of this project to measure against, instead of third-party code.",
 )
+@click.option(
+    "--threads",
+    type=click.IntRange(min=2),
+    help="Measure this library with so many threads against one, on as many cores, instead of third-party code.",
+)
 @options.device
 @options.output_file("--json", "json_file", help="Write every ratio to a file.")
 @options.output_file(
@@ -72,6 +77,7 @@ def bench(
     quick: bool,
     rounds: int | None,
     checkout: Path | None,
+    threads: int | None,
     device: str,
     json_file: Path | None,
     chart: Path | None,
@@ -83,12 +89,16 @@ def bench(
     Both implementations have the same parameters and inputs, and are timed only if their outputs and gradients agree;
     they are then timed alternately in one process on one core. A ratio is theirs / ours, the median of the rounds.
     With --against, two versions of this library are timed alternately in fresh processes, and their outputs are not
-    compared. Exits with 0 only if every ratio of the selected frameworks was measured; a missed target is reported but
+    compared; with --threads, two numbers of threads. Exits with 0 only if every ratio of the selected frameworks was measured; a missed target is reported but
     is not an error, and a toolkit that is not installed is reported and left out. Ctrl-C ends the benchmark; the ratios
     measured so far are printed and written.
     """
-    if checkout is not None and LENGTH in names:
-        raise click.UsageError(f"--against compares the other items: leave {LENGTH} out")
+    if checkout is not None and threads is not None:
+        raise click.UsageError("--against cannot be combined with --threads")
+    if LENGTH in names and (checkout is not None or threads is not None):
+        raise click.UsageError(f"--against and --threads compare the other items: leave {LENGTH} out")
+    if threads is not None and threads > (cores := len(os.sched_getaffinity(0))):
+        raise click.BadParameter(f"this process may run on {cores} cores", param_hint="--threads")
     os.environ.setdefault(XLA_LEVEL, "3")  # what JAX takes by itself
     items = [ITEMS[name] for name in names if name != LENGTH]
     with progress() as report, ExitStack() as stack:
@@ -96,6 +106,8 @@ def bench(
         if checkout is not None:
             packages = stack.enter_context(other_packages(checkout))
             items = [item.against(str(checkout)) for item in items]
+        elif threads is not None:
+            items = [item.against_one_thread(threads) for item in items]
         measured = runner.bench(
             items,
             frameworks or FRAMEWORKS,
@@ -104,6 +116,7 @@ def bench(
             lengths=LENGTH in names,
             device=device,
             packages=packages,
+            threads=threads or 1,
             progress=report,
         )
     print_bench(measured)

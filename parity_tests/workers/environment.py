@@ -13,12 +13,10 @@ import backends as registry
 PATH = "ATTENTION_PARITY_PATH"
 """The variable that forces one path at all sizes: see backends/<x>/blocked/choice.py."""
 
-COMMON = {
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "NVIDIA_TF32_OVERRIDE": "0",
-}
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""The variables with the number of threads."""
+
+COMMON = {**dict.fromkeys(THREADS, "1"), "NVIDIA_TF32_OVERRIDE": "0"}
 """One thread gives repeatable bits; TensorFloat-32 keeps 10 bits of a float32 product."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ from parity_tests.cli.bench import other_packages
 from parity_tests.cli.main import main
 from parity_tests.tests.commands import invoke, squeezed
 from parity_tests.tests.places import ROOT
+from parity_tests.workers.environment import THREADS
 
 SIZES = {"batch": 2, "heads": 2, "queries": 3, "keys": 4, "hidden": 6, "layers": 2, "vocabulary": 9, "steps": 2}
 SIZES["source_vocabulary"] = 7
@@ -41,7 +43,7 @@ SIZES["source_vocabulary"] = 7
 
 def test_the_goals_are_those_of_the_page():
     """Each ratio has a row in docs/performance.md, with its goal."""
-    table = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8").partition(page.OPENING)[2]
+    table = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8").partition(page.MARKS[0])[2]
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.count("|") == 10]
     rows = [
         runner.Row(item.name, goal.framework, goal.direction, goal.part, goal.against, {}, goal.least, goal.aim)
@@ -225,8 +227,11 @@ def test_forms_that_disagree_are_not_timed(planted: Planted):
 # --------------------------------------------------------------------------------------------------- rows and JSON
 
 
-def answering(**refusing: str):
-    """Answer jobs without running them: ours takes 2, theirs 6, and the frameworks that are named refuse."""
+def answering(threads: int = 1, **refusing: str):
+    """Answer jobs without running them: ours takes 2, theirs 6, and the frameworks that are named refuse.
+
+    Ours has so many threads.
+    """
     jobs: list[Mapping[str, Any]] = []
 
     def run(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,7 +241,8 @@ def answering(**refusing: str):
                 return {"refused": refusing[job["framework"]]}
             rounds = {part: [(2.0, 6.0)] * job["rounds"] for part in job["parts"]}
             return {"errors": {"context": 3.0}, "rounds": rounds}
-        taken = 2 if job["form"] is None and "packages" not in job else 6
+        other = job["form"] is not None or "packages" in job or job.get("threads", 1) != threads
+        taken = 6 if other else 2
         if job["task"] == "alone":
             return {"seconds": dict.fromkeys(job["parts"], taken)}
         return {"seconds": float(taken), "bytes": taken, "how": "counted"}
@@ -331,6 +337,38 @@ def test_another_version_of_ours_takes_turns_in_fresh_processes():
     assert {(row.direction, row.part) for row in measured.rows} == directions and len(measured.rows) == len(directions)
 
 
+@pytest.mark.usefixtures("installed")
+def test_two_threads_take_turns_with_one_and_what_is_timed_alone_is_measured():
+    run, item = answering(threads=2), ITEMS["decoder"].against_one_thread(2)
+    measured = runner.bench([item], ["torch", "jax"], threads=2, run=run)
+    jobs = [job for job in run.jobs if job["task"] != "machine"]
+    assert {job["task"] for job in jobs} == {"alone"} and {job["form"] for job in jobs} == {None}
+    assert [job["threads"] for job in jobs] == [2, 1] * runner.FRESH * 2
+    rows = [(row.framework, row.direction, row.against, row.ratio, row.goal) for row in measured.rows]
+    assert rows == [(name, part, "one thread", 3.0, 1.7) for name in ("torch", "jax") for part in PARTS]
+    assert measured.as_json()["machine"]["threads"] == 2
+    text = page.with_table(page.with_table("# Before\n", measured) + "after\n", measured)
+    assert text.count(page.THREAD_MARKS[0]) == 1 and page.MARKS[0] not in text
+    assert "| decoder | jax | training | 6 | 2 | 3.00 | 3.00 to 3.00 | yes |" in text and "2 threads (" not in text
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_job_has_as_many_threads_as_it_says(framework: str):
+    for threads in (1, 2):
+        chosen = runner.environment_of({"framework": framework, "device": "cpu", "threads": threads})
+        assert {chosen[name] for name in THREADS} == {str(threads)}
+        assert (runner.XLA_ONE_THREAD in chosen.get("XLA_FLAGS", "")) == (framework == "jax" and threads == 1)
+
+
+def test_threads_have_cores(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
+    result = invoke("bench", "--item", "dot", "--threads", "2")
+    assert result.exit_code == 2 and "may run on 1 cores" in squeezed(result)
+    for options, words in ((("--item", "length"), "leave length out"), (("--against", "."), "cannot be combined")):
+        result = invoke("bench", "--threads", "2", *options)
+        assert result.exit_code == 2 and words in squeezed(result)
+
+
 def test_another_version_has_its_own_packages_and_the_bench_of_this_one(tmp_path: Path):
     for name in ("attention_core", "backends"):
         (tmp_path / name).mkdir()
@@ -363,7 +401,7 @@ def test_lengths_stop_at_the_first_that_does_not_fit():
 def test_the_table_is_written_between_its_marks_only():
     measured = runner.bench([ITEMS["dot"]], ["torch", "tf"], run=answering(), lengths=True)
     text = page.with_table(page.with_table("# Before\n", measured) + "after\n", measured)
-    assert text.startswith("# Before\n") and text.endswith("after\n") and text.count(page.OPENING) == 1
+    assert text.startswith("# Before\n") and text.endswith("after\n") and text.count(page.MARKS[0]) == 1
     assert "| dot | tf | forward | third party, tf.function | 3.00 | 3.00 to 3.00 | 1.1 | 1.3 → 2 | yes |" in text
     assert "| dot | torch | forward | third party | 3.00 | 3.00 to 3.00 | 1.1 | 5.4 → 7 | no |" in text
 
