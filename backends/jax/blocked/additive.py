@@ -19,10 +19,12 @@ from backends.jax.blocked.blocks import (
     linear,
     mapped,
     padded,
+    parted,
     parts,
     positions,
     shared,
     summed,
+    whole,
     with_auto_axes,
 )
 from backends.jax.blocked.dot_product import opened_keys
@@ -38,6 +40,9 @@ ADDITIVE_MIN_ELSEWHERE = 2**30
 
 ROWS = 96
 """The least queries of a block of a context: what is of one key alone is computed once for so many queries."""
+
+FEATURES, KEYS = 2, 512
+"""The features that a block of gradients has room for at least, and its most keys; queries fill the rest."""
 
 BOUND = {"float32": 10.75, "float64": 88.0}
 """Up to this magnitude of x and y (1 + e^(-2(x + y)))² is a number of that dtype."""
@@ -66,7 +71,7 @@ def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) 
 
     Nothing of a block is kept. The backward pass computes each block again; with t = tanh(q + k) and the cotangents g,
     gradient of queries[i, h] = w_v[h] sum over j of g[i, j] (1 - t[i, j, h]²), of keys[j, h] the same sum over i, and
-    of w_v[h] the sum over i and j of g[i, j] t[i, j, h].
+    of w_v[h] the sum over i and j of g[i, j] t[i, j, h], all by one division: `factored_gradients`.
 
     Shapes: as additive_score. float16 and bfloat16 are computed in float32. Forward mode goes by blocks of plain tanh.
     Both modes can be repeated and mixed: a second derivative is right, but allocates what the first one did not.
@@ -112,16 +117,16 @@ Side = tuple[jax.Array, ...]
 class Tanh(NamedTuple):
     """One way to the tanh of sums: first what each side gives by itself, then what two sides give together.
 
-    sides are of the queries and of the keys. join gives the tanh of each feature, and slopes 1 - tanh². For the sum of
-    tanh with the weights w_v, over the last axis, ready gives both sides anew, and that part of the sum which is of the
-    queries alone; sum gives the rest.
+    sides are of the queries and of the keys. For the sum of tanh with the weights w_v, over the last axis, ready gives
+    both sides anew, and that part of the sum which is of the queries alone; sum gives the rest. gradients gives the
+    sums of g (1 - tanh²) over the keys and over the queries, and that of g tanh over both, of the sides (batch,
+    features, queries) and (batch, features, keys) and the cotangents g, (batch, queries, keys).
     """
 
     sides: Callable[[jax.Array, jax.Array], tuple[Side, Side]]
-    join: Callable[[Side, Side], jax.Array]
-    slopes: Callable[[Side, Side], jax.Array]
     ready: Callable[[Side, Side, jax.Array], tuple[Side, Side, jax.Array | float]]
     sum: Callable[[Side, Side, jax.Array], jax.Array]
+    gradients: Callable[[Side, Side, jax.Array], Gradients]
 
 
 def factors(queries: jax.Array, keys: jax.Array) -> tuple[Side, Side]:
@@ -135,18 +140,6 @@ def factors(queries: jax.Array, keys: jax.Array) -> tuple[Side, Side]:
     sums = queries + smallest
     exponents = -2.0 * (keys - smallest)
     return (jnp.exp(-2.0 * sums), jnp.tanh(sums)), (jnp.exp(exponents), -jnp.expm1(exponents))
-
-
-def joined(query: Side, key: Side) -> jax.Array:
-    """The tanh, s + (1 - s) (1 - b) / (1 + c b): numerator and denominator are divided by 1 + r."""
-    (c, start), (b, rise) = query, key
-    return start + (1.0 - start) * rise / (1.0 + c * b)
-
-
-def slopes(query: Side, key: Side) -> jax.Array:
-    """1 - tanh² = 4 c b / (1 + c b)²."""
-    product = query[0] * key[0]
-    return 4.0 * product / jnp.square(1.0 + product)
 
 
 def halves(query: Side, key: Side, w_v: jax.Array) -> tuple[Side, Side, jax.Array]:
@@ -167,19 +160,52 @@ def paired(query: Side, key: Side, w_v: jax.Array) -> jax.Array:
     return scale_of(w_v) * (((v * p * b + w * r * a) / (a * b)) @ jnp.ones(a.shape[-1], a.dtype))
 
 
+def factored_gradients(query: Side, key: Side, cotangents: jax.Array) -> Gradients:
+    """The sums of a block, with one division for each element, that of y = c / (1 + c b)².
+
+    1 - tanh² = 4 b y;  tanh = s + 2 (1 - b)² y / (1 + c) + 2 b (1 - b) y
+
+    The factors of y are of a query or of a key alone. So each sum is one of g y, with the cotangents g, and a vector.
+    """
+    (c, start), (b, rise) = query, key
+    y = cotangents[:, None] * (c[..., None] / jnp.square(1.0 + c[..., None] * b[:, :, None]))
+    over_keys, over_rises = over_others(y, b), over_others(y, jnp.square(rise))
+    over_queries = over_rows(y)
+    of_weights = jnp.einsum("bhr,br->h", start, jnp.sum(cotangents, axis=2)) + 2.0 * (
+        jnp.sum(over_rises / (1.0 + c), axis=(0, 2)) + jnp.sum(b * rise * over_queries, axis=(0, 2))
+    )
+    return 4.0 * over_keys, 4.0 * b * over_queries, of_weights
+
+
+def plain_gradients(query: Side, key: Side, cotangents: jax.Array) -> Gradients:
+    """The sums of a block, by the plain tanh."""
+    tanh, cotangents = jnp.tanh(query[0][..., None] + key[0][:, :, None]), cotangents[:, None]
+    y = cotangents * (1.0 - jnp.square(tanh))
+    return over_others(y, jnp.ones_like(key[0])), over_rows(y), jnp.sum(over_rows(cotangents * tanh), axis=(0, 2))
+
+
+def over_others(y: jax.Array, factors: jax.Array) -> jax.Array:
+    """The sum of (batch, features, queries, keys) over the keys, as a product, which is where XLA sums fast."""
+    return jnp.einsum("bhro,bho->bhr", y, factors)
+
+
+def over_rows(y: jax.Array) -> jax.Array:
+    """The same over the queries."""
+    return jnp.einsum("bhro,bhr->bho", y, jnp.ones_like(y[..., 0]))
+
+
 def scale_of(w_v: jax.Array) -> jax.Array:
     """The largest magnitude of the weights, or 1."""
     largest = jnp.max(jnp.abs(w_v), initial=0.0)
     return jnp.where(largest == 0.0, 1.0, largest)
 
 
-FACTORED = Tanh(factors, joined, slopes, halves, paired)
+FACTORED = Tanh(factors, halves, paired, factored_gradients)
 PLAIN = Tanh(
     lambda queries, keys: ((queries,), (keys,)),
-    lambda query, key: jnp.tanh(query[0] + key[0]),
-    lambda query, key: 1.0 - jnp.square(jnp.tanh(query[0] + key[0])),
     lambda query, key, w_v: (query, key, 0.0),
     lambda query, key, w_v: jnp.tanh(query[0] + key[0]) @ w_v,
+    plain_gradients,
 )
 
 
@@ -198,39 +224,50 @@ def there(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> ja
         return tanh.sum(tuple(row[:, :, None] for row in rows), tuple(other[:, None] for other in others), w_v)
 
     rows, others, start = tanh.ready(*tanh.sides(queries, keys), w_v)
-    (batch, num_keys, features), num_queries = keys.shape, queries.shape[1]
+    num_keys, features = keys.shape[1:]
     part = fitting(num_keys, features)
     scores = mapped(lambda some: in_blocks(block, part * features, rows, some), parts(others, 1, part))
-    scores = jnp.moveaxis(scores, 0, 2).reshape(batch, num_queries, len(scores) * part)
-    return start + scores[..., :num_keys]
+    return start + whole(scores, 2, num_keys)
 
 
 def back(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array, cotangents: jax.Array) -> Gradients:
-    """The gradients: of queries by blocks of queries, of keys by blocks of keys, each with some others at a time."""
+    """The gradients, by blocks of some features of some queries and keys.
 
-    def block(both: bool, *arrays: Any) -> tuple[jax.Array, ...]:
-        # The others come last, which is where XLA sums fast.
-        *rows, cotangents, others = arrays
-        sides = tuple(row[..., None] for row in rows), tuple(other[:, None] for other in others)
-        parts = (tanh.slopes(*sides), tanh.join(*sides)) if both else (tanh.slopes(*reversed(sides)),)
-        return tuple(jnp.einsum("brho,bro->brh", part, cotangents) for part in parts)
+    Features come before both, so that a block of cotangents is that of each feature, and their sums add up in no loop.
+    """
+    (batch, num_keys, features), num_queries = keys.shape, queries.shape[1]
+    wide = parted(num_keys, KEYS)
+    high = fitting(num_queries, FEATURES * wide)
+    group, some = fitting(features, high * wide), fitting(batch, features * high * wide)
 
-    def of_rows(both: bool, rows: Side, others: Side, cotangents: jax.Array) -> tuple[jax.Array, ...]:
-        count, features = others[0].shape[1:]
-        part = fitting(count, features)
-        transposed = parts(tuple(jnp.swapaxes(other, 1, 2) for other in others), 2, part)
+    def of_rows(key: Side, at: tuple[Side, jax.Array]) -> tuple[Arrays, jax.Array]:
+        query, cotangents = at
 
-        def of_part(at: tuple[Side, tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
-            others, (cotangents,) = at
-            return in_blocks(partial(block, both), part * features, (*rows, cotangents), others)
+        def of_features(sides: Side) -> Gradients:
+            return tanh.gradients(sides[: len(query)], sides[len(query) :], cotangents)
 
-        none = varying((jnp.zeros_like(rows[0]),) * (1 + both), (rows, others, cotangents))
-        return summed(none, of_part, (transposed, parts((cotangents,), 2, part)))
+        of_query, of_key, of_weights = mapped(of_features, parts((*query, *key), 1, group))
+        return (whole(of_key, 1, features), whole(of_weights, 0, features)), whole(of_query, 1, features)
 
-    of_query, of_key = tanh.sides(queries, keys)
-    of_queries, of_weights = of_rows(True, of_query, of_key, cotangents)
-    (of_keys,) = of_rows(False, of_key, of_query, jnp.swapaxes(cotangents, 1, 2))
-    return w_v * of_queries, w_v * of_keys, jnp.sum(of_weights, axis=(0, 1))
+    def of_keys(query: Side, at: tuple[Side, jax.Array]) -> tuple[Arrays, jax.Array]:
+        key, cotangents = at
+        none = varying((jnp.zeros_like(key[0]), jnp.zeros_like(w_v)), (query, key, cotangents))
+        rows = parts(query, 2, high), *parts((cotangents,), 1, high)
+        (of_key, of_weights), of_query = summed(none, partial(of_rows, key), rows)
+        return (whole(of_query, 2, num_queries), of_weights), of_key
+
+    def of_sequences(at: tuple[Side, Side, jax.Array]) -> Gradients:
+        query, key, cotangents = at
+        none = varying((jnp.zeros_like(query[0]), jnp.zeros_like(w_v)), (query, key, cotangents))
+        columns = parts(key, 2, wide), *parts((cotangents,), 2, wide)
+        (of_query, of_weights), of_key = summed(none, partial(of_keys, query), columns)
+        return of_query, whole(of_key, 2, num_keys), of_weights
+
+    sides = (tuple(jnp.swapaxes(array, 1, 2) for array in side) for side in tanh.sides(queries, keys))
+    query, key = (parts(side, 0, some) for side in sides)
+    of_query, of_key, of_weights = mapped(of_sequences, (query, key, *parts((cotangents,), 0, some)))
+    gradients = (w_v * jnp.swapaxes(whole(array, 0, batch), 1, 2) for array in (of_query, of_key))
+    return *gradients, jnp.sum(of_weights, axis=0)
 
 
 @with_auto_axes
