@@ -204,6 +204,16 @@ def test_the_cost_over_the_length(backend: SimpleNamespace, example: Callable[..
     assert [row[3] for row in numbers] == [0.62, 0.75]
 
 
+@pytest.mark.frameworks("jax")
+def test_the_rates_of_xla(backend: SimpleNamespace):
+    """A rate for each operation, the time of each part, and three stages for each layer."""
+    lines = run("examples/xla_rates.py", "3", "2", "8").splitlines()
+    assert all(float(line.split()[-1]) > 0.0 for line in lines[:7]) and len(lines) == 12
+    assert all(re.search(r": \d\.\d{3} s$", line) for line in lines[7:10])
+    assert [line.split(":")[0] for line in lines[-2:]] == ["GRU", "BahdanauDecoder"]
+    assert all(len(re.findall(r"in \d+\.\d\d", line)) == 3 for line in lines[-2:])
+
+
 @pytest.mark.parametrize("task", ["next", "masked"])
 def test_a_language_model_learns(
     backend: SimpleNamespace, task: str, example: Callable[..., str], monkeypatch: pytest.MonkeyPatch
