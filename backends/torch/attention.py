@@ -25,7 +25,7 @@ from backends.torch.blocked.decoder_steps import Scoring
 from backends.torch.blocked.dot_product import DOT_MIN_ELEMENTS, dot_attention
 from backends.torch.masking import aligned, biased, open_keys, open_to, softmax_over
 from backends.torch.memory import Memory, extended, in_heads, zero_masked
-from backends.torch.module import Matrix, Specified, as_module, drawn, drawn_mask, has_hooks
+from backends.torch.module import Matrix, Specified, as_module, drawn, drawn_mask, has_hooks, is_known
 from backends.torch.pooling import average
 from backends.torch.scoring import (
     _additive_score,
@@ -272,7 +272,8 @@ class Attention(Specified):
         allowed = open_keys(scores, memory.mask)
         weights = softmax_over(scores, allowed)
         # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
-        context = average(weights, memory.values, None if scored._bounded and bias is None else allowed, dropout_mask)
+        cleared = (scored._bounded and bias is None) or hides_nothing(scores)
+        context = average(weights, memory.values, None if cleared else allowed, dropout_mask)
         return context, weights.to(context.dtype) if need_weights else None
 
     def _in_blocks(
@@ -718,3 +719,12 @@ class ScoredAttention(Attention):
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
         """Score by the layer of the score."""
         return as_module(self.scored._score, queries, keys)
+
+
+# ------------------------------------------------------------------------------------------------ particular to PyTorch
+
+
+def hides_nothing(scores: torch.Tensor) -> bool:
+    """Whether no score is -inf or NaN: asked on a CPU alone, since a GPU would have to wait."""
+    asks = scores.device.type == "cpu" and scores.numel() > 0 and is_known(scores)
+    return asks and scores.detach().amin().item() > -torch.inf

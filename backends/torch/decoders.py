@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import torch
@@ -27,7 +28,7 @@ from backends.torch.module import (
     takes_scan,
 )
 from backends.torch.pooling import average
-from backends.torch.recurrent import recurrent_layer
+from backends.torch.recurrent import Layers, recurrent_layer
 from backends.torch.search import beam_search, greedy_search
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
@@ -243,8 +244,11 @@ class Decoder(Specified, Generic[State]):
         """
         options = {"bos": bos, "eos": eos, "max_steps": max_steps}
         self._check("greedy", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
-        memory = self._prepare(encoder_outputs, valid_lens, mask)
-        return greedy_search(self._step, self._start(memory, state), memory, **options)
+        memory, step = (
+            self._prepare(encoder_outputs, valid_lens, mask),
+            partial(self._step, layers=self.rnn._of_steps()),
+        )
+        return greedy_search(step, self._start(memory, state), memory, **options)
 
     @torch.no_grad()
     def beam(
@@ -307,9 +311,12 @@ class Decoder(Specified, Generic[State]):
             "length_penalty": length_penalty,
         }
         self._check("beam", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
-        memory = self._prepare(encoder_outputs, valid_lens, mask)
+        memory, step = (
+            self._prepare(encoder_outputs, valid_lens, mask),
+            partial(self._step, layers=self.rnn._of_steps()),
+        )
         return beam_search(
-            self._step,
+            step,
             self._reordered,
             self._start(memory, state),
             memory,
@@ -349,12 +356,21 @@ class Decoder(Specified, Generic[State]):
             return memory.values.new_zeros(self.sizes["num_layers"], batch, self.sizes["state_size"])
         return self.initial[:, None].expand(-1, batch, -1)
 
-    def _step(self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks = (None, None)) -> Decoded:
+    def _step(
+        self,
+        tokens: torch.Tensor,
+        state: Any,
+        memory: Memory,
+        masks: Masks = (None, None),
+        layers: Layers | None = None,
+    ) -> Decoded:
         embedded = self.embedding(tokens.long())
-        features, state, weights = self._advance(embedded, state, memory, masks)
+        features, state, weights = self._advance(embedded, state, memory, masks, layers)
         return self._logits(features), state, weights
 
-    def _advance(self, embedded: torch.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
+    def _advance(
+        self, embedded: torch.Tensor, state: Any, memory: Memory, masks: Masks, layers: Layers | None
+    ) -> Decoded:
         """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
@@ -364,10 +380,10 @@ class Decoder(Specified, Generic[State]):
         if tokens.shape[1] == 0:  # PyTorch stacks no empty lists
             width = self.sizes["readout_size" if self.sizes.get("readout") == "maxout" else "hidden_size"]
             return embedded.new_zeros(batch, 0, width), state, embedded.new_zeros(batch, 0, keys)
-        features, weights = [], []
+        features, weights, layers = [], [], self.rnn._of_steps()
         # unbind, as the gradient of each embedded[:, t] would be an array of the size of embedded.
         for t, token in enumerate(embedded.unbind(dim=1)):
-            read, state, attended = self._advance(token, state, at_step(memory, t), masks_at(masks, t))
+            read, state, attended = self._advance(token, state, at_step(memory, t), masks_at(masks, t), layers)
             features.append(read)
             weights.append(attended)
         return torch.stack(features, dim=1), state, torch.stack(weights, dim=1)
@@ -421,7 +437,7 @@ class Decoder(Specified, Generic[State]):
         def advance(state: Any, step: dict[str, torch.Tensor]) -> tuple[Any, tuple[torch.Tensor, torch.Tensor]]:
             seen = hidden_by(memory, step["mask"]) if "mask" in step else memory
             features, state, weights = self._advance(
-                step["embedded"], state, seen, (step.get("between"), step.get("attention"))
+                step["embedded"], state, seen, (step.get("between"), step.get("attention")), None
             )
             return state, (features, weights)
 
@@ -527,13 +543,15 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
             read, pairs = self.sizes["readout_size"], self.sizes["maxout_size"]
             self.readout = nn.Linear(read, 2 * pairs, dtype=dtype, device=device)
 
-    def _advance(self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
+    def _advance(
+        self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, layers: Layers | None
+    ) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
         previous = state[-1, :, : self.sizes["hidden_size"]]
         attended = {"dropout_mask": attention_dropout_mask}
         context, weights = as_module(self.attention._attend, previous[:, None], memory, **attended)
         read = [context[:, 0]] if self.sizes["reads"] == "context" else [context[:, 0], embedded]
-        output, state = as_module(self.rnn._advance, torch.cat(read, dim=-1), state, dropout_mask)
+        output, state = as_module(self.rnn._advance, torch.cat(read, dim=-1), state, dropout_mask, layers)
         if self.sizes["readout"] == "maxout":
             output = torch.cat([previous, embedded, context[:, 0]], dim=-1)
         return output, state, weights[:, 0]
@@ -657,11 +675,13 @@ class LuongDecoder(Decoder[LuongState]):
         fed = rnn.new_zeros(rnn.shape[1], self.sizes["fed_size"])
         return LuongState(rnn, fed, torch.zeros_like(fed[:, 0], dtype=torch.int32))
 
-    def _advance(self, embedded: torch.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
+    def _advance(
+        self, embedded: torch.Tensor, state: LuongState, memory: Memory, masks: Masks, layers: Layers | None
+    ) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
         feeding = self.sizes["input_feeding"]
         inputs = embedded if feeding == "none" else torch.cat([embedded, state.fed], dim=-1)
-        output, rnn = as_module(self.rnn._advance, inputs, state.rnn, dropout_mask)
+        output, rnn = as_module(self.rnn._advance, inputs, state.rnn, dropout_mask, layers)
         attended = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
         attended["dropout_mask"] = attention_dropout_mask
         context, weights = as_module(self.attention._attend, output[:, None], memory, **attended)
@@ -766,7 +786,9 @@ class FixedContextDecoder(Decoder[torch.Tensor]):
             device=device,
         )
 
-    def _advance(self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks) -> Decoded:
+    def _advance(
+        self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, layers: Layers | None
+    ) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
         last = last_open(memory)
         weights = last.to(memory.values.dtype)
@@ -774,7 +796,7 @@ class FixedContextDecoder(Decoder[torch.Tensor]):
             attention_dropout_mask = drawn_mask(self.dropout, weights)
         context = average(weights, memory.values, last, attention_dropout_mask)
         inputs = torch.cat([context[:, 0], embedded], dim=-1)
-        output, state = as_module(self.rnn._advance, inputs, state, dropout_mask)
+        output, state = as_module(self.rnn._advance, inputs, state, dropout_mask, layers)
         return output, state, weights[:, 0]
 
     # particular to PyTorch

@@ -73,8 +73,7 @@ def drawn_mask(dropout: nn.Dropout, like: torch.Tensor, *, shape: Sequence[int] 
 
 def check_ids(title: str, name: str, tokens: torch.Tensor, vocab_size: int) -> None:
     """Refuse token ids outside the vocabulary, where there are values: not while compiling, on meta, or in a vmap."""
-    traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tokens)
-    if tokens.numel() and not traced and has_values(tokens):
+    if tokens.numel() and is_known(tokens):
         lowest, highest = tokens.aminmax()
         check_tokens(title, name, int(lowest), int(highest), vocab_size)
 
@@ -105,6 +104,12 @@ def has_values(tensor: torch.Tensor) -> bool:
     """Whether a tensor can be asked for its values: not on the meta device, nor where it is a fake one."""
     # A compiler's fake tensors stand for real ones: what depends on values must not be left out of its graph.
     return torch.compiler.is_compiling() or (type(tensor) is torch.Tensor and not tensor.is_meta)
+
+
+def is_known(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has values that may decide what is computed: not while compiling, on meta, or in a vmap."""
+    traced = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return not traced and has_values(tensor)
 
 
 def takes_scan(layer: nn.Module, sequences: torch.Tensor) -> bool:

@@ -15,6 +15,7 @@ from backends.torch.module import (
     Specified,
     drawn,
     drawn_mask,
+    has_hooks,
     leaves_graph,
     outside_graph,
     redraw,
@@ -30,6 +31,8 @@ HOLD = 1e4
 
 State = tuple[torch.Tensor, ...]
 """The state of one layer in one direction: its output, (batch, hidden_size), and behind it an LSTM's cells."""
+Layers = list[list[torch.Tensor]]
+"""The parameters of each layer as PyTorch's kernels take them."""
 
 
 class Recurrent(Specified):
@@ -151,13 +154,17 @@ class Recurrent(Specified):
         return outputs if valid_lens is None else torch.where(valid, outputs, 0.0), torch.stack(states)
 
     def _advance(
-        self, inputs: torch.Tensor, state: torch.Tensor, dropout_mask: torch.Tensor | None
+        self,
+        inputs: torch.Tensor,
+        state: torch.Tensor,
+        dropout_mask: torch.Tensor | None,
+        layers: Layers | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Run one step: (output, state)."""
+        """Run one step: (output, state). layers is what `_of_steps` gives."""
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, inputs, shape=self._between(inputs.shape[0]))
         output, states = inputs, []
-        for index, weights in enumerate(self.layers):
+        for index, weights in enumerate(map(self._fused, self.layers) if layers is None else layers):
             if index > 0 and dropout_mask is not None:
                 output = output * dropout_mask[index - 1]
             after = self._cell(weights, output, self._vectors(state[index]))
@@ -181,7 +188,7 @@ class Recurrent(Specified):
         """Run one layer from the first step to the last: (outputs, state after the last valid step)."""
         raise NotImplementedError
 
-    def _cell(self, weights: Weights, inputs: torch.Tensor, state: State) -> State:
+    def _cell(self, weights: list[torch.Tensor], inputs: torch.Tensor, state: State) -> State:
         """Compute the next state of one layer."""
         raise NotImplementedError
 
@@ -200,6 +207,10 @@ class Recurrent(Specified):
         bias = weights.b.flatten()
         return [weights.W.flatten(0, 1), weights.U.flatten(0, 1), bias, torch.zeros_like(bias)]
 
+    def _of_steps(self) -> Layers | None:
+        """Arrange the parameters of each layer once for all steps; None where a hook may gather them for each."""
+        return None if has_hooks(self) else [self._fused(weights) for weights in self.layers]
+
     @property
     def _keeps(self) -> bool:
         """Whether the kernel keeps what its backward needs, which cuDNN does in training mode alone."""
@@ -214,7 +225,7 @@ class Recurrent(Specified):
             steps["valid"] = valid_steps(inputs.shape[1], lens).transpose(0, 1)
 
         def advance(state: State, step: dict[str, torch.Tensor]) -> tuple[State, State]:
-            after = self._cell(weights, step["inputs"], state)
+            after = self._cell(self._fused(weights), step["inputs"], state)
             if "valid" in step:
                 after = tuple(torch.where(step["valid"], *pair) for pair in zip(after, state, strict=True))
             return after, after[:1]
@@ -269,9 +280,9 @@ class GRU(Recurrent):
         outputs, last = torch.gru(inputs, before, self._fused(weights), True, 1, 0.0, self._keeps, False, True)
         return outputs, (last[0] if lens is None else last_valid(outputs, state[0], lens),)
 
-    def _cell(self, weights: Weights, inputs: torch.Tensor, state: State) -> State:
+    def _cell(self, weights: list[torch.Tensor], inputs: torch.Tensor, state: State) -> State:
         """Compute h'."""
-        return (torch.gru_cell(inputs, *state, *self._fused(weights)),)
+        return (torch.gru_cell(inputs, *state, *weights),)
 
     # particular to PyTorch
 
@@ -341,9 +352,9 @@ class LSTM(Recurrent):
         outputs, last, cells = torch.lstm(inputs, before, fused, True, 1, 0.0, self._keeps, False, True)
         return outputs, (last[0] if lens is None else last_valid(outputs, state[0], lens), cells[0])
 
-    def _cell(self, weights: Weights, inputs: torch.Tensor, state: State) -> State:
+    def _cell(self, weights: list[torch.Tensor], inputs: torch.Tensor, state: State) -> State:
         """Compute h' and c'."""
-        return torch.lstm_cell(inputs, state, *self._fused(weights))
+        return torch.lstm_cell(inputs, state, *weights)
 
 
 class Weights(nn.Module):

@@ -72,13 +72,14 @@ def beam_search(
     counts = torch.zeros_like(token).reshape(batch, width)
     running, steps = torch.ones_like(counts, dtype=torch.bool), []
     for _ in range(max_steps):
-        finished = decided(totals, counts, running, num_best, max_steps, length_penalty)
-        if has_values(finished) and finished.all():
+        known = has_values(running)
+        all_run = known and bool(running.all())
+        if known and not all_run and decided(totals, counts, running, num_best, max_steps, length_penalty).all():
             break
         logits, state, attended = step(token, state, memory)
         # In place, as these are the largest arrays of a step. What has ended goes on as itself.
         candidates = logits.log_softmax(dim=-1, dtype=exact).reshape(batch, width, vocab_size)
-        if not has_values(running) or not running.all():
+        if not all_run:
             candidates.masked_fill_(~running[:, :, None], -torch.inf)
             candidates[:, :, eos].masked_fill_(~running, 0.0)
         candidates += totals[:, :, None]
