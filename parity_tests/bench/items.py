@@ -152,6 +152,8 @@ DECODER = Item(
     (
         *timed("torch", (3.1, 4), (2.5, 3)),
         Goal("torch", "memory", 4, 6),
+        Goal("torch", "compile", part="forward"),
+        Goal("torch", "compile", part="training"),
         *timed("tf", (9, 12), (5, 6), EAGER),
         *timed("tf", (2.2, 2.7), None, GRAPH),
         Goal("tf", "compile", 18, 30, GRAPH, "forward"),

@@ -230,6 +230,7 @@ def environment_of(job: Mapping[str, Any]) -> dict[str, str]:
     """The environment variables of a job's framework: those of a parity run, with as many threads as the job has."""
     chosen = environment(job["framework"], programs_folder(), job["device"])
     chosen.pop("JAX_COMPILATION_CACHE_DIR", None)  # what is read from a cache is not compiled
+    chosen["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
     if (threads := job.get("threads", 1)) > 1:
         chosen |= dict.fromkeys(THREADS, str(threads))
         if "XLA_FLAGS" in chosen:

@@ -337,6 +337,11 @@ class ModuleForm(Form):
             self.optimizer.step()
         return loss
 
+    def compiled(self, part: str) -> Any:
+        """Compile the module for all sizes, in the first call of a part."""
+        self.module = torch.compile(self.module, dynamic=True)
+        return getattr(self, part)()
+
     def differentiate(self) -> tuple[Any, Mapping[str, Any], Mapping[str, np.ndarray]]:
         """The loss, its gradients by the inputs that have one, and those by the parameters, canonical."""
         loss = self.backward()

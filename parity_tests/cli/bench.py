@@ -89,9 +89,9 @@ def bench(
     Both implementations have the same parameters and inputs, and are timed only if their outputs and gradients agree;
     they are then timed alternately in one process on one core. A ratio is theirs / ours, the median of the rounds.
     With --against, two versions of this library are timed alternately in fresh processes, and their outputs are not
-    compared; with --threads, two numbers of threads. Exits with 0 only if every ratio of the selected frameworks was measured; a missed target is reported but
-    is not an error, and a toolkit that is not installed is reported and left out. Ctrl-C ends the benchmark; the ratios
-    measured so far are printed and written.
+    compared; with --threads, two numbers of threads. Exits with 0 only if every ratio of the selected frameworks was
+    measured; a missed target is reported but is not an error, and a toolkit that is not installed is reported and left
+    out. Ctrl-C ends the benchmark; the ratios measured so far are printed and written.
     """
     if checkout is not None and threads is not None:
         raise click.UsageError("--against cannot be combined with --threads")
