@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mxnet import np
+from mxnet import np, npx
 
 from backends.mxnet.memory import Memory
 
@@ -83,9 +83,14 @@ def beam_search(
             break
         logits, state, attended = step(token, state, memory)
         logs = np.reshape(log_softmax(logits.astype(exact["dtype"])), (batch, width, vocab_size))
-        candidates = totals[:, :, None] + np.where(running[:, :, None], logs, itself)
+        # As these are the largest arrays of a step, nothing is done to them that changes nothing.
+        if not running.all():
+            logs = np.where(running[:, :, None], logs, itself)
+        candidates = totals[:, :, None] + logs
         lengths = counts + running.astype("int32")
-        ranked = candidates / penalty(lengths, length_penalty, candidates)[:, :, None]
+        ranked = candidates
+        if length_penalty != 0.0:
+            ranked = candidates / penalty(lengths, length_penalty, candidates)[:, :, None]
         best = first_best(np.reshape(ranked, (batch, -1)), width)
         parents = np.floor(best.astype("float64") / vocab_size).astype("int64")
         token = np.reshape(np.mod(best, vocab_size).astype("int32"), (-1,))
@@ -111,9 +116,13 @@ def beam_search(
 
 def first_best(ranked: np.ndarray, width: int) -> np.ndarray:
     """The places of the largest of each row, best first; of equal ones the first, as np.argmax takes them."""
+    ranked = np.maximum(ranked, -np.finfo(ranked.dtype).max)  # nothing is NaN, or as low as what is taken
+    if ranked.shape[-1] > width:
+        values, places = npx.topk(ranked, k=width + 1, ret_typ="both", dtype="int64")
+        if (values[:, 1:] != values[:, :-1]).all():  # else some are equal, of which MXNet takes any
+            return places[:, :width]
     places = np.arange(ranked.shape[-1], dtype="int64", ctx=ranked.ctx)
     taken, best = np.full_like(ranked, -np.inf), []
-    ranked = np.maximum(ranked, -np.finfo(ranked.dtype).max)  # nothing is as low as what is taken
     for _ in range(width):
         best.append(np.argmax(ranked, axis=-1).astype("int64"))
         ranked = np.where(places == best[-1][:, None], taken, ranked)

@@ -33,6 +33,8 @@ Masks = tuple[tf.Tensor | None, tf.Tensor | None]
 """Dropout masks between the recurrent layers and of the attention's weights."""
 Layers = Sequence[tuple[tf.Tensor, ...]]
 """The weights of the recurrent layers, laid out for a step."""
+Arranged = tuple[tf.Tensor | None, Layers]
+"""The weights by which tokens are projected before their step, if they are, and those of the recurrent layers."""
 
 
 class LuongState(NamedTuple):
@@ -352,10 +354,11 @@ class Decoder(Specified, Generic[State]):
         return tf.broadcast_to(self._cast(self.initial.value)[:, None], shape)
 
     def _step(
-        self, tokens: tf.Tensor, state: Any, memory: Memory, masks: Masks = (None, None), layers: Layers | None = None
+        self, tokens: tf.Tensor, state: Any, memory: Memory, masks: Masks = (None, None), layers: Arranged | None = None
     ) -> Decoded:
-        embedded, layers = self._embedded(tokens), self._of_steps() if layers is None else layers
-        features, state, weights = self._advance(embedded, state, memory, masks, layers)
+        columns, of_layers = self._of_steps() if layers is None else layers
+        embedded = self._embedded(tokens, columns)
+        features, state, weights = self._advance(embedded, state, memory, masks, of_layers)
         return self._logits(features), state, weights
 
     def _advance(self, embedded: tf.Tensor, state: Any, memory: Memory, masks: Masks, layers: Layers) -> Decoded:
@@ -364,7 +367,8 @@ class Decoder(Specified, Generic[State]):
 
     def _run_forced(self, tokens: tf.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps up to the features of the logits: (features, state, weights)."""
-        embedded, layers = self._embedded(tokens), self._of_steps()
+        columns, layers = self._of_steps()
+        embedded = self._embedded(tokens, columns)
         batch, steps, keys = size(tokens, 0), size(tokens, 1), size(memory.values, 1)
         dtype, width = embedded.dtype, "readout_size" if self.sizes.get("readout") == "maxout" else "hidden_size"
         embedded = tf.transpose(embedded, (1, 0, 2))
@@ -426,16 +430,16 @@ class Decoder(Specified, Generic[State]):
         luong, width = ([W_c.kernel, *attentional], "embed_size") if attentional else ([], "memory_size")
         first, last = slice(self.sizes[width]), slice(self.sizes[width], None)
         of_token, rest = (first, last) if attentional else (last, first)
-        known = self.rnn._project_known(self.embedding, tf.transpose(tokens), of_token)
+        known = self.rnn._project_known(self.embedding, tf.transpose(tokens), self.rnn._of_known(of_token))
         return blocked_steps(known, state, memory, scoring, self.rnn._of_steps(rest), *masks, *luong)
 
-    def _embedded(self, tokens: tf.Tensor) -> tf.Tensor:
+    def _embedded(self, tokens: tf.Tensor, columns: tf.Tensor | None) -> tf.Tensor:
         """Compute what each step reads of its token, which needs no step before it."""
         return self.embedding(tokens)
 
-    def _of_steps(self) -> list[tuple[tf.Tensor, ...]]:
-        """Lay out the weights of the recurrent layers, once for all steps."""
-        return self.rnn._of_steps()
+    def _of_steps(self) -> Arranged:
+        """Lay out the weights by which `_embedded` projects, if it does, and the recurrent layers', once for all."""
+        return None, self.rnn._of_steps()
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -569,14 +573,15 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
 
     # particular to TensorFlow
 
-    def _embedded(self, tokens: tf.Tensor) -> tf.Tensor:
+    def _embedded(self, tokens: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
         """Compute the token's part in the first recurrent layer's W x + b, followed by the embedding for maxout."""
-        known = self.rnn._project_known(self.embedding, tokens, slice(self.sizes["memory_size"], None))
+        known = self.rnn._project_known(self.embedding, tokens, columns)
         return known if self.sizes["readout"] == "dense" else tf.concat([known, self.embedding(tokens)], axis=-1)
 
-    def _of_steps(self) -> list[tuple[tf.Tensor, ...]]:
-        """Lay out the weights of the recurrent layers, without those that `_embedded` has used."""
-        return self.rnn._of_steps(slice(self.sizes["memory_size"]))
+    def _of_steps(self) -> Arranged:
+        """Lay out the weights of the first layer for tokens, and all layers' without them, once for all steps."""
+        of_context = self.sizes["memory_size"]
+        return self.rnn._of_known(slice(of_context, None)), self.rnn._of_steps(slice(of_context))
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")

@@ -260,16 +260,19 @@ class Recurrent(Specified):
         """Arrange the parameters of each layer once for all steps, layer 0's with those features of its input alone."""
         return [self._columns(weights, slice(None) if index else features) for index, weights in enumerate(self.layers)]
 
-    def _project_known(self, embedding: keras.layers.Embedding, tokens: tf.Tensor, features: slice) -> tf.Tensor:
-        """Compute the part of embedded tokens in layer 0's W x + b, where they are those features of x.
+    def _of_known(self, features: slice) -> tf.Tensor:
+        """Arrange layer 0's W for those features of its input, which are known before its first step."""
+        return side_by_side(self._cast(self.layers[0].W.value)[..., features])
+
+    def _project_known(self, embedding: keras.layers.Embedding, tokens: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+        """Compute the part of embedded tokens in layer 0's W x + b; columns are those of W for their features.
 
         They are known for all steps before the first: it is one product, of the tokens or, where these are more, of the
         vocabulary. Where the layer reads no token, those features are none, and b is left.
         """
-        W, b = self._cast((self.layers[0].W.value, self.layers[0].b.value))
+        b = self._cast(self.layers[0].b.value)
         whole = (tokens.shape.num_elements() or 0) > embedding.input_dim and is_usual(embedding, keras.layers.Embedding)
         inputs = self._cast(tf.convert_to_tensor(embedding.embeddings)) if whole else embedding(tokens)
-        columns = side_by_side(W[..., features])
         inputs = inputs if columns.shape[0] else inputs[..., :0]
         rows = tf.matmul(tf.reshape(inputs, (-1, columns.shape[0])), columns) + tf.reshape(b, (-1,))
         if whole:

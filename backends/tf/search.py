@@ -102,7 +102,9 @@ def beam_search(
         logs = tf.reshape(tf.nn.log_softmax(precise(logits)), (batch, width, vocab_size))
         candidates = totals[..., None] + tf.where(running[..., None], logs, itself)
         lengths = counts + tf.cast(running, tf.int32)
-        ranked = candidates / penalty(lengths, length_penalty, exact)[..., None]
+        ranked = candidates
+        if length_penalty != 0.0:  # as these are the largest arrays of a step
+            ranked = candidates / penalty(lengths, length_penalty, exact)[..., None]
         best = first_best(tf.reshape(ranked, (batch, width * vocab_size)), width)
         parents, chosen = best // vocab_size, best % vocab_size
         now = tf.equal(tf.range(max_steps), t)
