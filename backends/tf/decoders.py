@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -18,7 +17,7 @@ from backends.tf.masking import size
 from backends.tf.memory import Memory, zero_masked
 from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask, is_usual, joined, projected
 from backends.tf.pooling import average
-from backends.tf.recurrent import recurrent_layer
+from backends.tf.recurrent import Arranged, Layers, recurrent_layer
 from backends.tf.search import beam_search, greedy_search, shaped_as
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
@@ -31,10 +30,6 @@ Decoded = tuple[tf.Tensor, Any, tf.Tensor]
 """Logits of one step or of all, or the features that they are projected from; the state after it; and weights."""
 Masks = tuple[tf.Tensor | None, tf.Tensor | None]
 """Dropout masks between the recurrent layers and of the attention's weights."""
-Layers = Sequence[tuple[tf.Tensor, ...]]
-"""The weights of the recurrent layers, laid out for a step."""
-Arranged = tuple[tf.Tensor | None, Layers]
-"""The weights by which tokens are projected before their step, if they are, and those of the recurrent layers."""
 
 
 class LuongState(NamedTuple):

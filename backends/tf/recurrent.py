@@ -20,6 +20,10 @@ __all__ = ["GRU", "LSTM"]
 
 State = tuple[tf.Tensor, ...]
 """The state of one layer in one direction: its output, (batch, hidden_size), and behind it an LSTM's cells."""
+Layers = Sequence[tuple[tf.Tensor, ...]]
+"""The weights of the recurrent layers, laid out for a step."""
+Arranged = tuple[tf.Tensor | None, Layers]
+"""The weights by which tokens are projected before their step, if they are, and those of the recurrent layers."""
 
 
 class Recurrent(Specified):
