@@ -19,8 +19,9 @@ from attention_core.operators.translation import TRANSLATORS
 from backends import weights
 from backends.jax.arrays import from_numpy, to_numpy
 from backends.jax.runtime import build
-from parity_tests.bench.items import BOS, EOS, LEARNED, LEARNING_RATE, MAX_NORM, UNCOMPILED, Problem, inner_layers
+from parity_tests.bench.items import UNCOMPILED
 from parity_tests.bench.measure import Form, SearchForm, TrainingForm
+from parity_tests.bench.problem import BOS, EOS, LEARNED, LEARNING_RATE, MAX_NORM, Problem, inner_layers
 
 Arrays = dict[str, jax.Array]
 
@@ -44,11 +45,22 @@ def masked_softmax(scores: jax.Array, valid_lens: jax.Array) -> jax.Array:
     return jax.nn.softmax(jnp.where(valid, scores, -1e6), axis=-1)
 
 
+def kernels(parameters: Arrays) -> Arrays:
+    """Canonical parameters as Flax has them: the matrices transposed, (features, units).
+
+    Of x @ W.T + b with one row x, XLA makes a loop that takes 30 times as long.
+    """
+    return {
+        name: jnp.swapaxes(array, -2, -1) if name.rpartition(".")[2].startswith(("W", "U")) else array
+        for name, array in parameters.items()
+    }
+
+
 def additive_attention(
     parameters: Arrays, queries: jax.Array, keys: jax.Array, values: jax.Array, valid_lens: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """softmax(w_v tanh(W_q q + W_k k)) v, with one array of (batch, queries, keys, hidden)."""
-    queries, keys = queries @ parameters["W_q"].T, keys @ parameters["W_k"].T
+    queries, keys = queries @ parameters["W_q"], keys @ parameters["W_k"]
     features = jnp.tanh(queries[:, :, None, :] + keys[:, None, :, :])
     weights = masked_softmax(features @ parameters["w_v"], valid_lens)
     return weights @ values, weights
@@ -57,9 +69,9 @@ def additive_attention(
 def gru_cell(parameters: Arrays, x: jax.Array, h: jax.Array) -> jax.Array:
     """One step of one recurrent layer."""
     W, U, b, b_hn = (parameters[name] for name in ("W", "U", "b", "b_hn"))
-    r = jax.nn.sigmoid(x @ W[0].T + b[0] + h @ U[0].T)
-    z = jax.nn.sigmoid(x @ W[1].T + b[1] + h @ U[1].T)
-    n = jnp.tanh(x @ W[2].T + b[2] + r * (h @ U[2].T + b_hn))
+    r = jax.nn.sigmoid(x @ W[0] + b[0] + h @ U[0])
+    z = jax.nn.sigmoid(x @ W[1] + b[1] + h @ U[1])
+    n = jnp.tanh(x @ W[2] + b[2] + r * (h @ U[2] + b_hn))
     return (1 - z) * n + z * h
 
 
@@ -75,7 +87,7 @@ def decoder_step(
     for layer, h in enumerate(state):
         x = gru_cell({name: parameters[f"rnn.{layer}.{name}"] for name in ("W", "U", "b", "b_hn")}, x, h)
         states.append(x)
-    return x @ parameters["dense.W"].T + parameters["dense.b"], jnp.stack(states), weights[:, 0]
+    return x @ parameters["dense.W"] + parameters["dense.b"], jnp.stack(states), weights[:, 0]
 
 
 def decoder(
@@ -90,17 +102,13 @@ def decoder(
     return jnp.stack(logits, axis=1), state, jnp.stack(attended, axis=1)
 
 
-def translator(parameters: Arrays, source: jax.Array, source_lens: jax.Array, inputs: jax.Array) -> jax.Array:
-    """An encoder, in which padding leaves the state alone, and the decoder's step, each in a scan: the logits."""
-    encoder, of_decoder = (
-        {name.removeprefix(part): array for name, array in parameters.items() if name.startswith(part)}
-        for part in ("encoder.", "decoder.")
-    )
-    outputs, layer = jnp.swapaxes(encoder["embedding"][source], 0, 1), 0
+def encode(parameters: Arrays, source: jax.Array, source_lens: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """An encoder in a scan, in which padding leaves the state alone: (outputs, state)."""
+    outputs, layer = jnp.swapaxes(parameters["embedding"][source], 0, 1), 0
     states: list[jax.Array] = []
     valid = jnp.arange(len(outputs))[:, None, None] < source_lens[:, None]
-    while f"rnn.{layer}.W" in encoder:
-        weights = {name: encoder[f"rnn.{layer}.{name}"] for name in ("W", "U", "b", "b_hn")}
+    while f"rnn.{layer}.W" in parameters:
+        weights = {name: parameters[f"rnn.{layer}.{name}"] for name in ("W", "U", "b", "b_hn")}
 
         def read(h: jax.Array, at: tuple[jax.Array, jax.Array], weights: Arrays = weights) -> tuple[jax.Array, ...]:
             x, valid = at
@@ -109,14 +117,49 @@ def translator(parameters: Arrays, source: jax.Array, source_lens: jax.Array, in
 
         h, outputs = jax.lax.scan(read, jnp.zeros_like(outputs[0]), (outputs, valid))
         states, layer = [*states, h], layer + 1
-    keys = jnp.swapaxes(outputs, 0, 1)
+    return jnp.swapaxes(outputs, 0, 1), jnp.stack(states)
+
+
+def parts(parameters: Arrays) -> tuple[Arrays, ...]:
+    """The parameters of the encoder and those of the decoder, by their names in it."""
+    return tuple(
+        {name.removeprefix(part): array for name, array in parameters.items() if name.startswith(part)}
+        for part in ("encoder.", "decoder.")
+    )
+
+
+def translator(parameters: Arrays, source: jax.Array, source_lens: jax.Array, inputs: jax.Array) -> jax.Array:
+    """The encoder, and the decoder's step in a scan: the logits."""
+    of_encoder, of_decoder = parts(kernels(parameters))
+    keys, state = encode(of_encoder, source, source_lens)
 
     def write(state: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array]:
         logits, state, _ = decoder_step(of_decoder, token, keys, state, source_lens)
         return state, logits
 
-    _, logits = jax.lax.scan(write, jnp.stack(states), inputs.T)
+    _, logits = jax.lax.scan(write, state, inputs.T)
     return jnp.swapaxes(logits, 0, 1)
+
+
+Step = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
+"""The logits behind the token of each row, at step t and in a state, and the state after it, whose rows come first."""
+Stepping = Callable[[Any, jax.Array, jax.Array, int, int], tuple[Step, Any]]
+"""A step and its first state, of a model, a source and its lengths, at most so many steps and hypotheses."""
+
+
+def translator_stepping(
+    parameters: Arrays, source: jax.Array, source_lens: jax.Array, steps: int, width: int
+) -> tuple[Step, list[jax.Array]]:
+    """The decoder's step, and the first state of each of its layers."""
+    of_encoder, of_decoder = parts(parameters)
+    keys, state = encode(of_encoder, source, source_lens)
+    keys, lens = (jnp.repeat(array, width, axis=0) for array in (keys, source_lens))
+
+    def step(token: jax.Array, t: jax.Array, state: list[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
+        logits, after, _ = decoder_step(of_decoder, token, keys, jnp.stack(state), lens)
+        return logits, list(after)
+
+    return step, [jnp.repeat(h, width, axis=0) for h in state]
 
 
 class TransformerLayer(nnx.Module):
@@ -208,48 +251,68 @@ class Transformer(nnx.Module):
         return embedding(tokens) * size**0.5 + positions.astype(jnp.float32)
 
 
-def transformer_greedy(
-    model: Transformer, source: jax.Array, source_lens: jax.Array, *, steps: int
+def transformer_stepping(
+    model: Transformer, source: jax.Array, source_lens: jax.Array, steps: int, width: int
+) -> tuple[Step, Any]:
+    """A step whose layers cache keys and values, and the first caches."""
+    encoded = tuple(jnp.repeat(array, width, axis=0) for array in model.encode(source, source_lens))
+    graphdef, cache, rest = model.cached(len(source) * width, steps)
+
+    def step(token: jax.Array, t: jax.Array, cache: Any) -> tuple[jax.Array, Any]:
+        stepped = nnx.merge(graphdef, cache, rest)
+        return stepped.step(token, t, *encoded), nnx.state(stepped, nnx.Cache)
+
+    return step, cache
+
+
+def greedy(
+    stepping: Stepping, model: Any, source: jax.Array, source_lens: jax.Array, *, steps: int
 ) -> tuple[jax.Array]:
-    """A scan over the steps, whose layers cache keys and values."""
-    encoded, (graphdef, cache, rest) = model.encode(source, source_lens), model.cached(len(source), steps)
+    """A scan over the steps."""
+    step, state = stepping(model, source, source_lens, steps, 1)
 
     def advance(carry: tuple[Any, ...], t: jax.Array) -> tuple[tuple[Any, ...], jax.Array]:
-        token, ended, cache = carry
-        stepped = nnx.merge(graphdef, cache, rest)
-        token = jnp.where(ended, EOS, jnp.argmax(stepped.step(token, t, *encoded), axis=-1))
-        return (token, ended | (token == EOS), nnx.state(stepped, nnx.Cache)), token
+        token, ended, state = carry
+        logits, state = step(token, t, state)
+        token = jnp.where(ended, EOS, jnp.argmax(logits, axis=-1))
+        return (token, ended | (token == EOS), state), token
 
-    start = jnp.full(len(source), BOS), jnp.zeros(len(source), bool), cache
+    start = jnp.full(len(source), BOS), jnp.zeros(len(source), bool), state
     _, tokens = jax.lax.scan(advance, start, jnp.arange(steps))
     return (tokens.T,)
 
 
-def transformer_beam(
-    model: Transformer, source: jax.Array, source_lens: jax.Array, *, steps: int, width: int, num_best: int
+def beam(
+    stepping: Stepping,
+    model: Any,
+    source: jax.Array,
+    source_lens: jax.Array,
+    *,
+    steps: int,
+    width: int,
+    num_best: int,
 ) -> tuple[jax.Array]:
-    """The same for all hypotheses of a sentence side by side, with the caches of those that each is continued from."""
+    """The same for all hypotheses of a sentence side by side, with the states of those that each is continued from."""
     batch, rows = len(source), len(source) * width
-    encoded = tuple(jnp.repeat(array, width, axis=0) for array in model.encode(source, source_lens))
-    graphdef, cache, rest = model.cached(rows, steps)
+    step, state = stepping(model, source, source_lens, steps, width)
     first = jnp.arange(batch)[:, None] * width
 
     def advance(carry: tuple[Any, ...], t: jax.Array) -> tuple[tuple[Any, ...], None]:
-        token, ended, cache, totals, tokens = carry
-        stepped = nnx.merge(graphdef, cache, rest)
-        logs = jax.nn.log_softmax(stepped.step(token, t, *encoded))
+        token, ended, state, totals, tokens = carry
+        logits, state = step(token, t, state)
+        logs = jax.nn.log_softmax(logits)
         # What has ended goes on as itself.
         logs = jnp.where(ended[:, None], jnp.where(jnp.arange(logs.shape[-1]) == EOS, 0.0, -jnp.inf), logs)
         candidates = totals[..., None] + logs.reshape(batch, width, -1)
         totals, best = jax.lax.top_k(candidates.reshape(batch, -1), width)
         parents, token = (first + best // logs.shape[-1]).ravel(), (best % logs.shape[-1]).ravel()
-        cache = jax.tree.map(lambda array: array[parents] if array.ndim else array, nnx.state(stepped, nnx.Cache))
-        return (token, ended[parents] | (token == EOS), cache, totals, tokens[parents].at[:, t].set(token)), None
+        state = jax.tree.map(lambda array: array[parents] if array.ndim else array, state)
+        return (token, ended[parents] | (token == EOS), state, totals, tokens[parents].at[:, t].set(token)), None
 
     start = (
         jnp.full(rows, BOS),
         jnp.zeros(rows, bool),
-        cache,
+        state,
         jnp.full((batch, width), -jnp.inf).at[:, 0].set(0.0),
         jnp.full((rows, steps), EOS),
     )
@@ -393,7 +456,7 @@ def training_step(
 
 
 def search_form(problem: Problem, against: str | None, device: str) -> SearchForm:
-    """A Transformer that decodes, of Flax's layers or ours, in one compiled function."""
+    """A translator that decodes, as tutorials or Flax have it or ours, in one compiled function."""
     source, lens = (from_numpy(problem.inputs[name], device) for name in ("source", "source_lens"))
     steps, keywords = problem.sizes["steps"], problem.item.keywords
     if against is None:
@@ -407,11 +470,13 @@ def search_form(problem: Problem, against: str | None, device: str) -> SearchFor
             return (model.greedy(*given, **options)[0],)
 
     else:
-        model = Transformer(problem)
-        found = partial(transformer_beam if "width" in keywords else transformer_greedy, steps=steps, **keywords)
-    graphdef, state = nnx.split(model)
+        recurrent = problem.item.layer == "Translator"
+        model = kernels(dict(problem.parameters)) if recurrent else Transformer(problem)
+        stepping = translator_stepping if recurrent else transformer_stepping
+        found = partial(beam if "width" in keywords else greedy, stepping, steps=steps, **keywords)
+    graphdef, state = (None, model) if isinstance(model, dict) else nnx.split(model)
     state = jax.device_put(state, source.device)
-    searching = jax.jit(lambda state, *given: found(nnx.merge(graphdef, state), *given))
+    searching = jax.jit(lambda state, *given: found(state if graphdef is None else nnx.merge(graphdef, state), *given))
     return SearchForm(lambda: jax.block_until_ready(searching(state, source, lens)), to_numpy)
 
 
@@ -455,7 +520,11 @@ def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
             function = greedy_decoder
         elif against == "jax.nn.dot_product_attention":
             function = jax_dot_product_attention
-        return FunctionForm(problem, function, arrays, device, partial(jax.tree.map, to_numpy), against != UNCOMPILED)
+
+        def arranged(parameters: Arrays, /, **given: jax.Array) -> tuple[jax.Array, ...]:
+            return function(kernels(parameters), **given)
+
+        return FunctionForm(problem, arranged, arrays, device, partial(jax.tree.map, to_numpy), against != UNCOMPILED)
     layer = build(getattr(ours, item.layer), problem.options, "float32", device)
     ours.set_parameters(layer, problem.parameters)
     graphdef, state, rest = nnx.split(layer, nnx.Param, ...)

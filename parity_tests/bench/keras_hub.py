@@ -1,4 +1,4 @@
-"""The decoder's layers of a Transformer of KerasHub, which keep keys and values, and searches that use them."""
+"""The decoder's layers of a Transformer of KerasHub, which keep keys and values, and the step of a search by them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from keras_hub.layers import TransformerDecoder
 from tensorflow import Tensor
 
-from parity_tests.bench.items import BOS, EOS
+from parity_tests.bench.problem import BOS
 
 
 class DecoderLayer(keras.layers.Layer):
@@ -62,11 +61,11 @@ class DecoderLayer(keras.layers.Layer):
         return self.layer._feedforward_output_dense
 
 
-Step = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
-
-
-def stepping(model: Any, steps: int, *encoded: Tensor) -> tuple[Step, list[Tensor]]:
-    """What gives the logits behind the tokens of a step, and caches with its keys and values; and the first caches."""
+def stepping(
+    model: Any, source: Tensor, source_lens: Tensor, steps: int, width: int
+) -> tuple[Callable[..., tuple[Tensor, list[Tensor]]], list[Tensor]]:
+    """A step behind those whose keys and values the layers have cached, and the first caches."""
+    encoded = [tf.repeat(array, width, axis=0) for array in model.encode(source, source_lens)]
     positions = model.positions(steps)
 
     def embedded(token: Tensor, t: Tensor | int) -> Tensor:
@@ -75,58 +74,11 @@ def stepping(model: Any, steps: int, *encoded: Tensor) -> tuple[Step, list[Tenso
     any_step = embedded(tf.fill((encoded[0].shape[0],), BOS), 0)
     started = [layer.start(any_step, steps, *encoded) for layer in model.decoder]
 
-    def step(token: Tensor, t: Tensor, caches: Any) -> tuple[Tensor, Any]:
-        x, following = embedded(token, t), []
+    def step(tokens: Tensor, t: Tensor, caches: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        x, following = embedded(tf.gather(tokens, t, axis=1), t), []
         for layer, past, (_, cross) in zip(model.decoder, caches, started, strict=True):
             x, after = layer.step(x, t, past, cross, *encoded)
             following.append(after)
         return model.dense(x)[:, 0], following
 
     return step, [past for past, _ in started]
-
-
-def greedy(model: Any, source: Tensor, source_lens: Tensor, *, steps: int) -> tuple[Tensor]:
-    """A loop over the steps, each of which is behind those whose keys and values are there."""
-    step, caches = stepping(model, steps, *model.encode(source, source_lens))
-
-    def advance(t: Tensor, token: Tensor, ended: Tensor, tokens: Tensor, caches: Any) -> tuple[Any, ...]:
-        logits, caches = step(token, t, caches)
-        token = tf.where(ended, EOS, tf.argmax(logits, axis=-1, output_type=tf.int32))
-        tokens = tf.where(tf.equal(tf.range(steps), t), token[:, None], tokens)
-        return t + 1, token, tf.logical_or(ended, tf.equal(token, EOS)), tokens, caches
-
-    batch = source.shape[0]
-    start = 0, tf.fill((batch,), BOS), tf.zeros((batch,), tf.bool), tf.fill((batch, steps), EOS), caches
-    return (searched(advance, start, steps)[3],)
-
-
-def beam(model: Any, source: Tensor, source_lens: Tensor, *, steps: int, width: int, num_best: int) -> tuple[Tensor]:
-    """The same for all hypotheses side by side, with keys and values of those that each is continued from."""
-    batch, rows, vocabulary = source.shape[0], source.shape[0] * width, model.dense.units
-    encoded = [tf.repeat(array, width, axis=0) for array in model.encode(source, source_lens)]
-    step, caches = stepping(model, steps, *encoded)
-    itself = tf.where(tf.equal(tf.range(vocabulary), EOS), 0.0, -np.inf)
-
-    def advance(
-        t: Tensor, token: Tensor, ended: Tensor, tokens: Tensor, caches: Any, totals: Tensor
-    ) -> tuple[Any, ...]:
-        logits, caches = step(token, t, caches)
-        logs = tf.where(ended[:, None], itself, tf.nn.log_softmax(logits))
-        candidates = totals[..., None] + tf.reshape(logs, (batch, width, vocabulary))
-        totals, best = tf.math.top_k(tf.reshape(candidates, (batch, width * vocabulary)), width)
-        parents = tf.reshape(tf.range(batch)[:, None] * width + best // vocabulary, (rows,))
-        token = tf.reshape(best % vocabulary, (rows,))
-        tokens, ended, *caches = (tf.gather(array, parents) for array in (tokens, ended, *caches))
-        tokens = tf.where(tf.equal(tf.range(steps), t), token[:, None], tokens)
-        return t + 1, token, tf.logical_or(ended, tf.equal(token, EOS)), tokens, caches, totals
-
-    totals = tf.tile([[0.0] + [-np.inf] * (width - 1)], (batch, 1))
-    start = 0, tf.fill((rows,), BOS), tf.zeros((rows,), tf.bool), tf.fill((rows, steps), EOS), caches, totals
-    return (tf.reshape(searched(advance, start, steps)[3], (batch, width, steps))[:, :num_best],)
-
-
-def searched(advance: Callable[..., tuple[Any, ...]], start: tuple[Any, ...], steps: int) -> tuple[Any, ...]:
-    """The variables of a loop after the steps, or once all have ended, by the third."""
-    return tf.while_loop(
-        lambda t, token, ended, *_: tf.logical_not(tf.reduce_all(ended)), advance, start, maximum_iterations=steps
-    )

@@ -17,8 +17,8 @@ import backends.mxnet as ours
 from attention_core.operators.training import Batch
 from backends.mxnet.arrays import context, from_numpy, to_numpy
 from backends.mxnet.runtime import build
-from parity_tests.bench.items import LEARNING_RATE, MAX_NORM, Problem
-from parity_tests.bench.measure import Form, TrainingForm, canonical, parameter_path, stored
+from parity_tests.bench.measure import Form, SearchForm, TrainingForm, canonical, parameter_path, stored
+from parity_tests.bench.problem import BOS, EOS, LEARNING_RATE, MAX_NORM, Problem
 
 
 def configure(threads: int) -> None:
@@ -124,6 +124,48 @@ class Translator(nn.Block):
         return self.decoder(inputs, outputs, state, source_lens)[0]
 
 
+def greedy(model: Translator, source: np.ndarray, source_lens: np.ndarray, steps: int) -> tuple[np.ndarray]:
+    """A loop over the steps, up to the one in which the last sentence ends."""
+    outputs, state = model.encoder(source, source_lens)
+    token, ended = np.full((len(source),), BOS, dtype="int32"), np.zeros((len(source),))
+    tokens: list[np.ndarray] = []
+    while len(tokens) < steps and not ended.all():
+        logits, state, _ = model.decoder(token[:, None], outputs, state, source_lens)
+        token = np.where(ended, np.full_like(token, EOS), np.argmax(logits[:, 0], axis=-1).astype("int32"))
+        ended = token == EOS
+        tokens.append(token)
+    tokens += [np.full_like(token, EOS)] * (steps - len(tokens))
+    return (np.stack(tokens, axis=1),)
+
+
+def beam(
+    model: Translator, source: np.ndarray, source_lens: np.ndarray, steps: int, width: int, num_best: int
+) -> tuple[np.ndarray]:
+    """The same for all hypotheses of a sentence side by side; what has ended goes on as itself."""
+    batch, (outputs, state) = len(source), model.encoder(source, source_lens)
+    outputs, lens, state = (
+        np.repeat(array, width, axis=axis) for array, axis in ((outputs, 0), (source_lens, 0), (state, 1))
+    )
+    tokens, ended = np.full((batch * width, 1), BOS, dtype="int32"), np.zeros((batch * width,))
+    totals = np.tile(np.array([0.0] + [-np.inf] * (width - 1)), (batch, 1))
+    first = np.arange(batch, dtype="int32")[:, None] * width
+    while tokens.shape[1] <= steps and not ended.all():
+        logits, state, _ = model.decoder(tokens[:, -1:], outputs, state, lens)
+        logs = npx.log_softmax(logits[:, 0])
+        vocabulary = logs.shape[-1]
+        itself = np.where(np.arange(vocabulary) == EOS, np.zeros((vocabulary,)), np.full((vocabulary,), -np.inf))
+        logs = np.where(ended[:, None], itself, logs)
+        candidates = (totals[:, :, None] + logs.reshape(batch, width, vocabulary)).reshape(batch, -1)
+        totals, best = npx.topk(candidates, k=width, ret_typ="both", dtype="int32")
+        token = np.mod(best, vocabulary).reshape(-1)
+        rows = (first + (best - np.mod(best, vocabulary)) / vocabulary).reshape(-1).astype("int32")
+        tokens = np.concatenate([tokens[rows], token.astype("int32")[:, None]], axis=1)
+        state, ended = state[:, rows], np.where(token == EOS, np.ones_like(ended), ended[rows])
+    ends = np.full((batch * width, steps + 1 - tokens.shape[1]), EOS, dtype="int32")
+    tokens = np.concatenate([tokens, ends], axis=1)[:, 1:]
+    return (tokens.reshape(batch, width, steps)[:, :num_best],)
+
+
 def training_step(model: Translator, trainer: gluon.Trainer, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     """Logits of all steps, a loss for each, of which those of padding are masked, clipping, and Adam."""
     with autograd.record():
@@ -225,11 +267,33 @@ def training_form(problem: Problem, against: str | None, device: str) -> Trainin
     return TrainingForm(partial(training_step, block, stepper, batch), to_numpy)
 
 
+def search_form(problem: Problem, against: str | None, device: str) -> SearchForm:
+    """A translator that decodes, as tutorials write it or ours."""
+    given = [from_numpy(problem.inputs[name], device) for name in ("source", "source_lens")]
+    steps, keywords = problem.sizes["steps"], problem.item.keywords
+    if against is None:
+        layer = build(ours.Translator, problem.options, "float32", device)
+        ours.set_parameters(layer, problem.parameters)
+        search = partial(layer.beam if "width" in keywords else layer.greedy, bos=BOS, eos=EOS, max_steps=steps)
+    else:
+        block = third_party(problem)
+        filled(problem, block)
+        search = partial(beam if "width" in keywords else greedy, block, steps=steps)
+
+    def found() -> tuple[np.ndarray]:
+        tokens = search(*given, **keywords)[0]
+        tokens.wait_to_read()
+        return (tokens,)
+
+    return SearchForm(found, to_numpy)
+
+
 def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     """The form of a problem that ours is compared with, or ours."""
     with context(device):
         if problem.item.layer == "Translator":
-            return training_form(problem, against, device)
+            made = search_form if "sentences" in problem.item.outputs else training_form
+            return made(problem, against, device)
         if against is None:
             layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
             ours.set_parameters(layer, problem.parameters)

@@ -32,9 +32,9 @@ from parity_tests.bench.items import (
     TOOLKITS,
     Goal,
     Item,
-    Problem,
 )
 from parity_tests.bench.measure import median, quartiles, ratios
+from parity_tests.bench.problem import Problem
 from parity_tests.cases.expected import programs_folder
 from parity_tests.workers.environment import THREADS, environment
 from parity_tests.workers.keeper import LIFELINE

@@ -19,8 +19,9 @@ from attention_core.operators.translation import TRANSLATORS
 from backends import weights
 from backends.tf.arrays import DEVICES, from_numpy, to_numpy
 from backends.tf.runtime import build
-from parity_tests.bench.items import BOS, EAGER, EOS, LEARNING_RATE, MAX_NORM, TOOLKITS, Problem, inner_layers
+from parity_tests.bench.items import EAGER, TOOLKITS
 from parity_tests.bench.measure import Call, Form, SearchForm, TrainingForm, canonical, stored
+from parity_tests.bench.problem import BOS, EOS, LEARNING_RATE, MAX_NORM, Problem, inner_layers
 
 Tensors = dict[str, Tensor]
 
@@ -145,6 +146,12 @@ class Encoder(keras.layers.Layer):
         return outputs, tf.stack(states)
 
 
+Step = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
+"""The logits behind the tokens of each row up to step t, and the state after it, whose rows come first."""
+Stepping = Callable[[Tensor, Tensor, int, int], tuple[Step, Any]]
+"""A step and its first state, for a source and its lengths, and at most so many steps and hypotheses."""
+
+
 class Translator(keras.layers.Layer):
     """The encoder, and a decoder of those above."""
 
@@ -158,6 +165,18 @@ class Translator(keras.layers.Layer):
         """The logits."""
         outputs, state = self.encoder(source, source_lens)
         return self.decoder(inputs, outputs, state, source_lens)[0]
+
+    def stepping(self, source: Tensor, source_lens: Tensor, steps: int, width: int) -> tuple[Step, list[Tensor]]:
+        """A step of Bahdanau's decoder, and the first state of each of its layers."""
+        outputs, state = self.encoder(source, source_lens)
+        outputs, lens = (tf.repeat(array, width, axis=0) for array in (outputs, source_lens))
+
+        def step(tokens: Tensor, t: Tensor, state: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            token = tf.gather(tokens, t, axis=1)[:, None]
+            logits, state, _ = self.decoder(token, outputs, tf.stack(state), lens)
+            return logits[:, 0], tf.unstack(state)
+
+        return step, tf.unstack(tf.repeat(state, width, axis=1))
 
 
 class TransformerLayer(keras.layers.Layer):
@@ -240,49 +259,10 @@ class Transformer(keras.layers.Layer):
         angles = tf.range(steps, dtype=tf.float32)[:, None] * rates
         return tf.reshape(tf.stack([tf.sin(angles), tf.cos(angles)], axis=-1), (-1, self.size))
 
-    def greedy(self, source: Tensor, source_lens: Tensor, steps: int) -> tuple[Tensor]:
-        """A loop over the steps, each of which decodes all tokens so far: Keras' layers have no cache."""
-        encoded, batch = self.encode(source, source_lens), source.shape[0]
-
-        def advance(tokens: Tensor, ended: Tensor) -> tuple[Tensor, Tensor]:
-            token = tf.argmax(self.dense(self.decode(tokens, *encoded)[:, -1]), axis=-1, output_type=tf.int32)
-            token = tf.where(ended, EOS, token)
-            return tf.concat([tokens, token[:, None]], axis=1), tf.logical_or(ended, tf.equal(token, EOS))
-
-        start = tf.fill((batch, 1), BOS), tf.zeros((batch,), tf.bool)
-        return (self.searched(advance, start, steps),)
-
-    def beam(self, source: Tensor, source_lens: Tensor, steps: int, width: int, num_best: int) -> tuple[Tensor]:
-        """The same for all hypotheses of a sentence side by side; what has ended goes on as itself."""
-        batch, vocabulary = source.shape[0], self.dense.units
+    def stepping(self, source: Tensor, source_lens: Tensor, steps: int, width: int) -> tuple[Step, Any]:
+        """A step that decodes all tokens so far, since Keras' layers have no cache, and no state."""
         encoded = [tf.repeat(array, width, axis=0) for array in self.encode(source, source_lens)]
-        itself = tf.where(tf.equal(tf.range(vocabulary), EOS), 0.0, -np.inf)
-
-        def advance(tokens: Tensor, ended: Tensor, totals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            logs = tf.nn.log_softmax(self.dense(self.decode(tokens, *encoded)[:, -1]))
-            logs = tf.reshape(tf.where(ended[:, None], itself, logs), (batch, width, vocabulary))
-            candidates = tf.reshape(totals[..., None] + logs, (batch, width * vocabulary))
-            totals, best = tf.math.top_k(candidates, width)
-            parents = tf.reshape(tf.range(batch)[:, None] * width + best // vocabulary, (-1,))
-            token = tf.reshape(best % vocabulary, (-1,))
-            ended = tf.logical_or(tf.gather(ended, parents), tf.equal(token, EOS))
-            return tf.concat([tf.gather(tokens, parents), token[:, None]], axis=1), ended, totals
-
-        totals = tf.tile([[0.0] + [-np.inf] * (width - 1)], (batch, 1))
-        start = tf.fill((batch * width, 1), BOS), tf.zeros((batch * width,), tf.bool), totals
-        return (tf.reshape(self.searched(advance, start, steps), (batch, width, steps))[:, :num_best],)
-
-    @staticmethod
-    def searched(advance: Callable[..., tuple[Tensor, ...]], start: tuple[Tensor, ...], steps: int) -> Tensor:
-        """The tokens, the first of a loop's variables, after steps of it, or once all have ended, by the second."""
-        tokens, *_ = tf.while_loop(
-            lambda tokens, ended, *_: tf.logical_not(tf.reduce_all(ended)),
-            advance,
-            start,
-            shape_invariants=(tf.TensorShape((start[0].shape[0], None)), *(array.shape for array in start[1:])),
-            maximum_iterations=steps,
-        )
-        return tf.pad(tokens[:, 1:], ((0, 0), (0, steps + 1 - tf.shape(tokens)[1])), constant_values=EOS)
+        return lambda tokens, t, state: (self.dense(self.decode(tokens[:, : t + 1], *encoded)[:, -1]), state), ()
 
     def fill(self, problem: Problem) -> None:
         """Set the parameters, which the first call has made, to canonical ones."""
@@ -293,6 +273,58 @@ class Transformer(keras.layers.Layer):
                 fill(made, arrays)
         self.dense.kernel.assign(parameters["decoder.dense.W"].T)
         self.dense.bias.assign(parameters["decoder.dense.b"])
+
+
+def greedy(stepping: Stepping, source: Tensor, source_lens: Tensor, *, steps: int) -> tuple[Tensor]:
+    """A loop over the steps, up to the one in which the last sentence ends."""
+    step, state = stepping(source, source_lens, steps, 1)
+
+    def advance(t: Tensor, tokens: Tensor, ended: Tensor, state: Any) -> tuple[Any, ...]:
+        logits, state = step(tokens, t, state)
+        token = tf.where(ended, EOS, tf.argmax(logits, axis=-1, output_type=tf.int32))
+        return t + 1, written(tokens, t + 1, token), tf.logical_or(ended, tf.equal(token, EOS)), state
+
+    return (searched(advance, source.shape[0], steps, state),)
+
+
+def beam(
+    stepping: Stepping, source: Tensor, source_lens: Tensor, *, steps: int, width: int, num_best: int
+) -> tuple[Tensor]:
+    """The same for all hypotheses of a sentence side by side; what has ended goes on as itself."""
+    batch, (step, state) = source.shape[0], stepping(source, source_lens, steps, width)
+
+    def advance(t: Tensor, tokens: Tensor, ended: Tensor, state: Any, totals: Tensor) -> tuple[Any, ...]:
+        logits, state = step(tokens, t, state)
+        vocabulary = logits.shape[-1]
+        itself = tf.where(tf.equal(tf.range(vocabulary), EOS), 0.0, -np.inf)
+        logs = tf.where(ended[:, None], itself, tf.nn.log_softmax(logits))
+        candidates = totals[..., None] + tf.reshape(logs, (batch, width, vocabulary))
+        totals, best = tf.math.top_k(tf.reshape(candidates, (batch, width * vocabulary)), width)
+        parents = tf.reshape(tf.range(batch)[:, None] * width + best // vocabulary, (-1,))
+        token = tf.reshape(best % vocabulary, (-1,))
+        tokens, ended, state = tf.nest.map_structure(lambda array: tf.gather(array, parents), (tokens, ended, state))
+        return t + 1, written(tokens, t + 1, token), tf.logical_or(ended, tf.equal(token, EOS)), state, totals
+
+    totals = tf.tile([[0.0] + [-np.inf] * (width - 1)], (batch, 1))
+    tokens = searched(advance, batch * width, steps, state, totals)
+    return (tf.reshape(tokens, (batch, width, steps))[:, :num_best],)
+
+
+def written(tokens: Tensor, t: Tensor, token: Tensor) -> Tensor:
+    """The tokens with those of step t."""
+    return tf.where(tf.equal(tf.range(tokens.shape[1]), t), token[:, None], tokens)
+
+
+def searched(advance: Callable[..., tuple[Any, ...]], rows: int, steps: int, *start: Any) -> Tensor:
+    """The tokens of a loop that begins with those variables, after steps of it, or once all have ended."""
+    tokens = tf.where(tf.equal(tf.range(steps + 1), 0), BOS, tf.fill((rows, steps + 1), EOS))
+    _, tokens, *_ = tf.while_loop(
+        lambda t, tokens, ended, *_: tf.logical_not(tf.reduce_all(ended)),
+        advance,
+        (0, tokens, tf.zeros((rows,), tf.bool), *start),
+        maximum_iterations=steps,
+    )
+    return tokens[:, 1:]
 
 
 def training_step(
@@ -476,7 +508,7 @@ def allocated(call: Call, device: str) -> int:
 
 
 def search_form(problem: Problem, against: str | None, device: str) -> SearchForm:
-    """A Transformer that decodes, of Keras' layers or ours, in tf.function."""
+    """A translator that decodes, as tutorials, Keras or a toolkit have it or ours, in tf.function."""
     given = [from_numpy(problem.inputs[name], device) for name in ("source", "source_lens")]
     steps, keywords = problem.sizes["steps"], problem.item.keywords
     if against is None:
@@ -489,45 +521,56 @@ def search_form(problem: Problem, against: str | None, device: str) -> SearchFor
                 return (layer.beam(*given, **options, **keywords)[0],)
             return (layer.greedy(*given, **options)[0],)
 
-    elif against in TOOLKITS:
-        toolkit = importlib.import_module(f"parity_tests.bench.{TOOLKITS[against]}")
-        model = filled_transformer(problem, *given, made=toolkit.DecoderLayer)
-        search = partial(toolkit.beam if "width" in keywords else toolkit.greedy, model, steps=steps, **keywords)
     else:
-        model = filled_transformer(problem, *given)
-        search = partial(model.beam if "width" in keywords else model.greedy, steps=steps, **keywords)
+        if against in TOOLKITS:
+            toolkit = importlib.import_module(f"parity_tests.bench.{TOOLKITS[against]}")
+            stepping: Stepping = partial(toolkit.stepping, filled_transformer(problem, made=toolkit.DecoderLayer))
+        else:
+            stepping = third_party_translator(problem).stepping
+        search = partial(beam if "width" in keywords else greedy, stepping, steps=steps, **keywords)
     return SearchForm(partial(tf.function(search, autograph=False), *given), to_numpy)
 
 
-def filled_transformer(problem: Problem, *given: Tensor, **options: Any) -> Transformer:
+def filled_transformer(problem: Problem, **options: Any) -> Transformer:
     """The Transformer of Keras' layers with the parameters of the problem, which Keras makes in the first call."""
     model = Transformer(problem, **options)
-    model(*given, from_numpy(problem.inputs["inputs"]))
+    model(*first_inputs(problem))
     model.fill(problem)
+    return model
+
+
+def first_inputs(problem: Problem) -> list[Tensor]:
+    """The source, its lengths, and the decoder's inputs."""
+    return [from_numpy(problem.inputs[name]) for name in Batch._fields[:3]]
+
+
+def third_party_translator(problem: Problem) -> Translator | Transformer:
+    """The translator that ours is compared with, with the parameters of the problem."""
+    if problem.item.layer == "TransformerTranslator":
+        return filled_transformer(problem)
+    sizes, arrays = problem.sizes, problem.parameters.items()
+    vocabularies = sizes["source_vocabulary"], sizes["vocabulary"]
+    model = Translator(*vocabularies, sizes["hidden"], sizes["layers"], problem.item.options.get("decoder", ""))
+    model(*first_inputs(problem))
+    for part, layer in (("encoder.", model.encoder), ("decoder.", model.decoder)):
+        write(layer, {name.removeprefix(part): array for name, array in arrays if name.startswith(part)})
     return model
 
 
 def training_form(problem: Problem, against: str | None, device: str) -> TrainingForm:
     """A translator in training, as tutorials write it or ours."""
-    batch, sizes = Batch(*(from_numpy(array, device) for array in problem.inputs.values())), problem.sizes
+    batch = Batch(*(from_numpy(array, device) for array in problem.inputs.values()))
     if against is None:
         layer = build(getattr(ours, problem.item.layer), problem.options, "float32", device)
         ours.set_parameters(layer, problem.parameters)
         trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
         return TrainingForm(partial(trainer.step, batch), to_numpy)
     held: dict[str, Tensor] = {}
-    if problem.item.layer == "TransformerTranslator":
-        model: keras.layers.Layer = filled_transformer(problem, *batch[:2])
-    else:
-        vocabularies = sizes["source_vocabulary"], sizes["vocabulary"]
-        model = Translator(*vocabularies, sizes["hidden"], sizes["layers"], problem.item.options.get("decoder", ""))
-        model(*batch[:3])
-        for part, layer in (("encoder.", model.encoder), ("decoder.", model.decoder)):
-            arrays = problem.parameters.items()
-            write(layer, {name.removeprefix(part): array for name, array in arrays if name.startswith(part)})
+    model = third_party_translator(problem)
+    if isinstance(model, Translator):
         # A second bias of the gates r and z, which ours has not, stays 0: Keras has z first, then r, then n.
         biases = [gru.cell.bias for gru in (*model.encoder.rnn, *model.decoder.rnn)]
-        columns = tf.repeat(tf.constant([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]]), sizes["hidden"], axis=1)
+        columns = tf.repeat(tf.constant([[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]]), problem.sizes["hidden"], axis=1)
         held = {bias.path: columns for bias in biases}
     optimizer = keras.optimizers.Adam(LEARNING_RATE)
     optimizer.build(model.trainable_variables)

@@ -20,8 +20,9 @@ from attention_core.operators.translation import TRANSLATORS
 from backends import weights
 from backends.torch.arrays import from_numpy, to_numpy
 from backends.torch.runtime import build
-from parity_tests.bench.items import BOS, EOS, LEARNING_RATE, MAX_NORM, THIRD_PARTY, TOOLKITS, Problem
+from parity_tests.bench.items import THIRD_PARTY, TOOLKITS
 from parity_tests.bench.measure import Call, Form, SearchForm, TrainingForm, canonical, parameter_path, stored
+from parity_tests.bench.problem import BOS, EOS, LEARNING_RATE, MAX_NORM, Problem
 
 
 def configure(threads: int) -> None:
@@ -106,6 +107,10 @@ class LuongDecoder(BahdanauDecoder):
         return self.dense(torch.stack(outputs, dim=1)), state, torch.cat(attended, dim=1)
 
 
+Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
+"""The logits behind the tokens of each row so far, and the state after them, whose rows are its second axis."""
+
+
 class Translator(nn.Module):
     """An encoder, which leaves padding out, of one direction or two, and a decoder of those above."""
 
@@ -121,14 +126,29 @@ class Translator(nn.Module):
 
     def forward(self, source: Tensor, source_lens: Tensor, inputs: Tensor) -> Tensor:
         """The logits."""
+        logits, _, _ = self.decoder(inputs, *self.encode(source, source_lens), source_lens)
+        return logits
+
+    def encode(self, source: Tensor, source_lens: Tensor) -> tuple[Tensor, Tensor]:
+        """The encoder's outputs, and its state."""
         embedded = self.encoder["embedding"](source)
         packed = pack_padded_sequence(embedded, source_lens.cpu(), batch_first=True, enforce_sorted=False)
         outputs, state = self.encoder["rnn"](packed)
         outputs, _ = pad_packed_sequence(outputs, batch_first=True, total_length=source.shape[1])
         if self.encoder["rnn"].bidirectional:
             state = torch.cat([state[0::2], state[1::2]], dim=-1)
-        logits, _, _ = self.decoder(inputs, outputs, state, source_lens)
-        return logits
+        return outputs, state
+
+    def stepping(self, source: Tensor, source_lens: Tensor, width: int) -> tuple[Step, Tensor]:
+        """A step of Bahdanau's decoder, and its first state."""
+        outputs, state = self.encode(source, source_lens)
+        outputs, lens = (array.repeat_interleave(width, dim=0) for array in (outputs, source_lens))
+
+        def step(tokens: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            logits, state, _ = self.decoder(tokens[:, -1:], outputs, state, lens)
+            return logits[:, 0], state
+
+        return step, state.repeat_interleave(width, dim=1)
 
 
 class Transformer(nn.Module):
@@ -170,39 +190,10 @@ class Transformer(nn.Module):
         """The logits."""
         return self.dense(self.decode(inputs, *self.encode(source, source_lens)))
 
-    @torch.no_grad()
-    def greedy(self, source: Tensor, source_lens: Tensor, steps: int) -> tuple[Tensor]:
-        """A loop over the steps, each of which decodes all tokens so far: PyTorch's layers have no cache."""
-        encoded, tokens = self.encode(source, source_lens), source.new_full((len(source), 1), BOS)
-        ended = torch.zeros_like(tokens[:, 0], dtype=torch.bool)
-        while tokens.shape[1] <= steps:
-            token = self.dense(self.decode(tokens, *encoded)[:, -1]).argmax(-1)
-            token = torch.where(ended, EOS, token)
-            tokens, ended = torch.cat([tokens, token[:, None]], dim=1), ended | (token == EOS)
-            if ended.all():
-                break
-        return (functional.pad(tokens[:, 1:], (0, steps + 1 - tokens.shape[1]), value=EOS),)
-
-    @torch.no_grad()
-    def beam(self, source: Tensor, source_lens: Tensor, steps: int, width: int, num_best: int) -> tuple[Tensor]:
-        """The same for all hypotheses of a sentence side by side; what has ended goes on as itself."""
-        batch = len(source)
+    def stepping(self, source: Tensor, source_lens: Tensor, width: int) -> tuple[Step, None]:
+        """A step that decodes all tokens so far, since PyTorch's layers have no cache, and no state."""
         encoded = [array.repeat_interleave(width, dim=0) for array in self.encode(source, source_lens)]
-        tokens = source.new_full((batch * width, 1), BOS)
-        ended = torch.zeros_like(tokens[:, 0], dtype=torch.bool)
-        totals = encoded[0].new_tensor([0.0] + [-torch.inf] * (width - 1)).repeat(batch, 1)
-        first = torch.arange(batch, device=source.device)[:, None] * width
-        while tokens.shape[1] <= steps:
-            logs = self.dense(self.decode(tokens, *encoded)[:, -1]).log_softmax(-1)
-            logs[ended] = -torch.inf
-            logs[ended, EOS] = 0.0
-            totals, best = (totals[..., None] + logs.unflatten(0, (batch, width))).flatten(1).topk(width)
-            rows, token = (first + best // logs.shape[-1]).flatten(), (best % logs.shape[-1]).flatten()
-            tokens, ended = torch.cat([tokens[rows], token[:, None]], dim=1), ended[rows] | (token == EOS)
-            if ended.all():
-                break
-        tokens = functional.pad(tokens[:, 1:], (0, steps + 1 - tokens.shape[1]), value=EOS)
-        return (tokens.unflatten(0, (batch, width))[:, :num_best],)
+        return lambda tokens, _: (self.dense(self.decode(tokens, *encoded)[:, -1]), None), None
 
 
 def transformer(problem: Problem) -> Transformer:
@@ -223,6 +214,42 @@ def transformer(problem: Problem) -> Transformer:
             form = {**FORM, "num_heads": options["num_heads"]}
             load(layer, weights.from_canonical(kind, arrays, f"torch.nn.{kind}", **form))
     return made
+
+
+@torch.no_grad()
+def greedy(model: Translator | Transformer, source: Tensor, source_lens: Tensor, steps: int) -> tuple[Tensor]:
+    """A loop over the steps, up to the one in which the last sentence ends."""
+    step, state = model.stepping(source, source_lens, 1)
+    tokens = source.new_full((len(source), 1), BOS)
+    ended = torch.zeros_like(tokens[:, 0], dtype=torch.bool)
+    while tokens.shape[1] <= steps and not ended.all():
+        logits, state = step(tokens, state)
+        token = torch.where(ended, EOS, logits.argmax(-1))
+        tokens, ended = torch.cat([tokens, token[:, None]], dim=1), ended | (token == EOS)
+    return (functional.pad(tokens[:, 1:], (0, steps + 1 - tokens.shape[1]), value=EOS),)
+
+
+@torch.no_grad()
+def beam(
+    model: Translator | Transformer, source: Tensor, source_lens: Tensor, steps: int, width: int, num_best: int
+) -> tuple[Tensor]:
+    """The same for all hypotheses of a sentence side by side; what has ended goes on as itself."""
+    batch, (step, state) = len(source), model.stepping(source, source_lens, width)
+    tokens = source.new_full((batch * width, 1), BOS)
+    ended = torch.zeros_like(tokens[:, 0], dtype=torch.bool)
+    totals = torch.tensor([0.0] + [-torch.inf] * (width - 1), device=source.device).repeat(batch, 1)
+    first = torch.arange(batch, device=source.device)[:, None] * width
+    while tokens.shape[1] <= steps and not ended.all():
+        logits, state = step(tokens, state)
+        logs = logits.log_softmax(-1)
+        logs[ended] = -torch.inf
+        logs[ended, EOS] = 0.0
+        totals, best = (totals[..., None] + logs.unflatten(0, (batch, width))).flatten(1).topk(width)
+        rows, token = (first + best // logs.shape[-1]).flatten(), (best % logs.shape[-1]).flatten()
+        tokens, ended = torch.cat([tokens[rows], token[:, None]], dim=1), ended[rows] | (token == EOS)
+        state = None if state is None else state[:, rows]
+    tokens = functional.pad(tokens[:, 1:], (0, steps + 1 - tokens.shape[1]), value=EOS)
+    return (tokens.unflatten(0, (batch, width))[:, :num_best],)
 
 
 STACK = ("num_heads", "hidden_size", "num_layers")
@@ -406,15 +433,15 @@ def translator_form(problem: Problem, against: str | None, device: str) -> Form:
         if searches:
             return SearchForm(toolkit.search(module, batch, steps, **item.keywords), to_numpy)
         loss_of = toolkit.loss(module, batch)
-    elif item.layer == "TransformerTranslator":
-        module = transformer(problem).to(device)
-        if searches:
-            find = module.eval().beam if "width" in item.keywords else module.eval().greedy
-            return SearchForm(partial(find, batch.source, batch.source_lens, steps, **item.keywords), to_numpy)
-        loss_of = partial(masked_loss, module, batch)
     else:
-        module = third_party(problem, against).to(device)
-        filled(problem.parameters, module)
+        if item.layer == "TransformerTranslator":
+            module = transformer(problem).to(device)
+        else:
+            module = third_party(problem, against).to(device)
+            filled(problem.parameters, module)
+        if searches:
+            find = partial(beam if "width" in item.keywords else greedy, module.eval())
+            return SearchForm(partial(find, batch.source, batch.source_lens, steps, **item.keywords), to_numpy)
         loss_of = partial(masked_loss, module, batch)
     optimizer = torch.optim.Adam([one for one in module.parameters() if one.requires_grad], LEARNING_RATE)
     return TrainingForm(partial(training_step, loss_of, module, optimizer), to_numpy)

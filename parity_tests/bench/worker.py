@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import backends as registry
-from parity_tests.bench.items import ADDITIVE_CONTEXT, ITEMS, LENGTH, Item, Problem
+from parity_tests.bench.items import ADDITIVE_CONTEXT, ITEMS, LENGTH, Item
 from parity_tests.bench.measure import Disagreement, interleave, median, pin, rates, taken, validate, wall
+from parity_tests.bench.problem import Problem
 from parity_tests.workers.keeper import keep
 
 ANALYSIS, PEAK, ALLOCATED = "XLA's analysis", "peak of a fresh process", "peak of the device's allocator"
