@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import keras
 import tensorflow as tf
@@ -30,6 +30,8 @@ Decoded = tuple[tf.Tensor, Any, tf.Tensor]
 """Logits of one step or of all, or the features that they are projected from; the state after it; and weights."""
 Masks = tuple[tf.Tensor | None, tf.Tensor | None]
 """Dropout masks between the recurrent layers and of the attention's weights."""
+Lens: TypeAlias = tf.Tensor | None
+"""The steps of each sequence that count, (batch,), where the others may be left out."""
 
 
 class LuongState(NamedTuple):
@@ -334,11 +336,12 @@ class Decoder(Specified, Generic[State]):
         dropout_mask: tf.Tensor | None,
         attention_dropout_mask: tf.Tensor | None,
         training: bool | None,
+        lens: Lens = None,
     ) -> Decoded:
         """Give the features that the logits are projected from: (features, state, weights)."""
         memory, lead = self._prepare(encoder_outputs, valid_lens, mask), (size(tokens, 0), size(tokens, 1))
         masks = self._dropout_masks(lead, memory, dropout_mask, attention_dropout_mask, training)
-        return self._run_forced(tokens, self._start(memory, state), memory, masks)
+        return self._run_forced(tokens, self._start(memory, state), memory, masks, lens)
 
     def _start(self, memory: Memory, state: tf.Tensor | None) -> Any:
         if state is not None:
@@ -360,7 +363,7 @@ class Decoder(Specified, Generic[State]):
         """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
-    def _run_forced(self, tokens: tf.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
+    def _run_forced(self, tokens: tf.Tensor, state: Any, memory: Memory, masks: Masks, lens: Lens) -> Decoded:
         """Run all steps up to the features of the logits: (features, state, weights)."""
         columns, layers = self._of_steps()
         embedded = self._embedded(tokens, columns)
@@ -414,7 +417,7 @@ class Decoder(Specified, Generic[State]):
     # particular to TensorFlow
 
     def _run_blocked(
-        self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks, *attentional: tf.Tensor
+        self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks, lens: Lens, *attentional: tf.Tensor
     ) -> tuple[tf.Tensor, ...] | None:
         """Run all steps as one function if `takes_steps`, as `blocked_steps`; else give None."""
         W_c: Any = getattr(self, "W_c", None)
@@ -425,8 +428,9 @@ class Decoder(Specified, Generic[State]):
         luong, width = ([W_c.kernel, *attentional], "embed_size") if attentional else ([], "memory_size")
         first, last = slice(self.sizes[width]), slice(self.sizes[width], None)
         of_token, rest = (first, last) if attentional else (last, first)
-        known = self.rnn._project_known(self.embedding, tf.transpose(tokens), self.rnn._of_known(of_token))
-        return blocked_steps(known, state, memory, scoring, self.rnn._of_steps(rest), *masks, *luong)
+        columns, count = self.rnn._of_known(of_token), tokens.shape.num_elements()
+        project = partial(self.rnn._project_known, self.embedding, columns=columns, count=count)
+        return blocked_steps(project, tokens, state, memory, scoring, self.rnn._of_steps(rest), *masks, lens, *luong)
 
     def _embedded(self, tokens: tf.Tensor, columns: tf.Tensor | None) -> tf.Tensor:
         """Compute what each step reads of its token, which needs no step before it."""
@@ -548,11 +552,11 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
             features = tf.concat([previous, embedded, context], axis=-1)
         return features, state, tf.squeeze(weights, axis=1)
 
-    def _run_forced(self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks) -> Decoded:
+    def _run_forced(self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks, lens: Lens) -> Decoded:
         """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
-        blocked = self._run_blocked(tokens, state, memory, masks)
+        blocked = self._run_blocked(tokens, state, memory, masks, lens)
         if blocked is None:
-            return super()._run_forced(tokens, state, memory, masks)
+            return super()._run_forced(tokens, state, memory, masks, lens)
         outputs, last, weights, contexts = blocked
         if self.sizes["readout"] == "maxout":
             previous = tf.concat([state[-1, :, None, : self.sizes["hidden_size"]], outputs[:, :-1]], axis=1)
@@ -690,14 +694,15 @@ class LuongDecoder(Decoder[LuongState]):
         rnn = tf.gather(state.rnn, rows, axis=1)
         return LuongState(rnn, tf.gather(state.fed, rows), tf.gather(state.position, rows))
 
-    def _run_forced(self, tokens: tf.Tensor, state: LuongState, memory: Memory, masks: Masks) -> Decoded:
+    def _run_forced(self, tokens: tf.Tensor, state: LuongState, memory: Memory, masks: Masks, lens: Lens) -> Decoded:
         """Run all steps, as one function with a backward by hand if `takes_steps`; without input feeding, at once."""
         feeding = self.sizes["input_feeding"]
         if feeding == "none" and is_shared(memory.mask):
             return self._run_at_once(tokens, state, memory, masks)
-        blocked = self._run_blocked(tokens, state.rnn, memory, masks, state.fed) if feeding == "attentional" else None
+        fed = state.fed if feeding == "attentional" else None
+        blocked = None if fed is None else self._run_blocked(tokens, state.rnn, memory, masks, lens, fed)
         if blocked is None:
-            return super()._run_forced(tokens, state, memory, masks)
+            return super()._run_forced(tokens, state, memory, masks, lens)
         attentional, last, weights, *_ = blocked
         return attentional, LuongState(last, attentional[:, -1], state.position + tokens.shape[1]), weights
 
@@ -797,10 +802,10 @@ class FixedContextDecoder(Decoder[tf.Tensor]):
 
     # particular to TensorFlow
 
-    def _run_forced(self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks) -> Decoded:
+    def _run_forced(self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks, lens: Lens) -> Decoded:
         """Run all steps at once where they share a mask, since no step's context waits for the one before."""
         if not is_shared(memory.mask):
-            return super()._run_forced(tokens, state, memory, masks)
+            return super()._run_forced(tokens, state, memory, masks, lens)
         dropout_mask, attention_dropout_mask = masks
         last = last_open(memory)
         weights = tf.repeat(tf.cast(last, memory.values.dtype), size(tokens, 1), axis=1)

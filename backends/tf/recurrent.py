@@ -268,14 +268,17 @@ class Recurrent(Specified):
         """Arrange layer 0's W for those features of its input, which are known before its first step."""
         return side_by_side(of_features(self._cast(self.layers[0].W.value), features))
 
-    def _project_known(self, embedding: keras.layers.Embedding, tokens: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+    def _project_known(
+        self, embedding: keras.layers.Embedding, tokens: tf.Tensor, columns: tf.Tensor, count: int | None = None
+    ) -> tf.Tensor:
         """Compute the part of embedded tokens in layer 0's W x + b; columns are those of W for their features.
 
         They are known for all steps before the first: it is one product, of the tokens or, where these are more, of the
-        vocabulary. Where the layer reads no token, those features are none, and b is left.
+        vocabulary. Where the layer reads no token, those features are none, and b is left. count is the most tokens
+        that there can be, where their shape does not show it.
         """
-        b = self._cast(self.layers[0].b.value)
-        whole = (tokens.shape.num_elements() or 0) > embedding.input_dim and is_usual(embedding, keras.layers.Embedding)
+        b, count = self._cast(self.layers[0].b.value), tokens.shape.num_elements() or count or 0
+        whole = count > embedding.input_dim and is_usual(embedding, keras.layers.Embedding)
         inputs = self._cast(tf.convert_to_tensor(embedding.embeddings)) if whole else embedding(tokens)
         inputs = inputs if columns.shape[0] else inputs[..., :0]
         rows = tf.matmul(tf.reshape(inputs, (-1, columns.shape[0])), columns) + tf.reshape(b, (-1,))

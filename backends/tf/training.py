@@ -183,8 +183,12 @@ class Trainer:
             return masked_cross_entropy(logits, targets, batch.target_lens)
         self._check(batch)
         # Not by a call, in which Keras would cast.
-        features = model._features(**model._cast(batch.arguments), training=training)
-        allowed = open_steps(targets, batch.target_lens)
+        allowed, lens = open_steps(targets, batch.target_lens), None
+        if batch.target_lens is not None:
+            lens = tf.math.count_nonzero(allowed, axis=1)
+        # A recurrent decoder leaves out the other steps, a Transformer computes all at once.
+        skipped = {"lens": lens} if isinstance(model, Translator) else {}
+        features = model._features(**model._cast(batch.arguments), training=training, **skipped)
         logits = model.decoder._logits(tf.boolean_mask(features, allowed))
         losses = losses_of(logits, tf.boolean_mask(targets, allowed))
         count = tf.cast(tf.maximum(tf.size(losses), 1), losses.dtype)

@@ -314,12 +314,13 @@ class Translator(EncoderDecoder):
         decoder_dropout_mask: tf.Tensor | None = None,
         attention_dropout_mask: tf.Tensor | None = None,
         training: bool | None,
+        lens: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Encode the sources, and give the features that the logits are projected from."""
+        """Encode the sources, and give the features that the logits are projected from, up to step lens (batch,)."""
         outputs, state = self.encode(source, valid_lens, encoder_dropout_mask, training=training)
         encoded: dict[str, Any] = {"encoder_outputs": outputs, "valid_lens": valid_lens, "mask": None}
         masks = {"dropout_mask": decoder_dropout_mask, "attention_dropout_mask": attention_dropout_mask}
-        return self.decoder._features(inputs, state, **encoded, **masks, training=training)[0]
+        return self.decoder._features(inputs, state, **encoded, **masks, training=training, lens=lens)[0]
 
     # particular to TensorFlow
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,13 +12,17 @@ import tensorflow as tf
 from attention_core.errors import AttentionError
 from backends.tf.blocked import choice
 from backends.tf.blocked.additive import KEY_BOUND, chosen_by, factor, form_of, hidden
-from backends.tf.masking import open_keys, softmax_over
+from backends.tf.masking import open_keys, size, softmax_over
 
 STEPS_MIN_ELEMENTS = 2**12
 """The elements, batch · steps · keys · features, from which on a decoder's steps are one function in a graph."""
 
 Vectors = tuple[tf.Tensor, ...]
 """The state of a layer: h, and behind it an LSTM's c."""
+
+
+WIDTHS = 4
+"""The parts of a batch, of which each step takes some where sequences end, so that XLA compiles for few sizes."""
 
 
 def takes_steps(
@@ -58,13 +62,15 @@ class Scoring(NamedTuple):
 
 
 def blocked_steps(
-    known: tf.Tensor,
+    project: Callable[[tf.Tensor], tf.Tensor],
+    tokens: tf.Tensor,
     state: tf.Tensor,
     memory: tuple[tf.Tensor, tf.Tensor, tf.Tensor | None],
     scoring: Scoring,
     layers: Sequence[tuple[tf.Tensor, ...]],
     dropout_mask: tf.Tensor | None,
     attention_dropout_mask: tf.Tensor | None,
+    lens: tf.Tensor | None,
     W_c: tf.Tensor | None = None,
     attentional: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, ...]:
@@ -74,14 +80,18 @@ def blocked_steps(
     the first attentional vector it is Luong's, which attends after its layers; its features are the attentional
     vectors, each of which the next step reads.
 
-    Shapes: known (steps, batch, gates · hidden_size), layer 0's W x + b of the tokens; memory as (keys, values, mask);
-    W_q (hidden_size, attention_size) and W_c (value_features + hidden_size, hidden_size); layers as _of_steps gives
-    them; dropout_mask (num_layers - 1, batch, steps, hidden_size), attention_dropout_mask (batch, steps, keys). What is
-    returned has the steps behind the batch. Second derivatives raise an AttentionError: set_path("plain") has them.
+    project gives layer 0's W x + b of tokens. With lens (batch,), a sequence takes its first steps alone: of later ones
+    all is 0, and its state stays.
+
+    Shapes: tokens (batch, steps); memory as (keys, values, mask); W_q (hidden_size, attention_size) and W_c
+    (value_features + hidden_size, hidden_size); layers as _of_steps gives them; dropout_mask (num_layers - 1, batch,
+    steps, hidden_size), attention_dropout_mask (batch, steps, keys). What is returned has the steps behind the batch.
+    Second derivatives raise an AttentionError: set_path("plain") has them.
     """
     keys, values, mask = memory
+    rows = Rows(tokens.shape, lens)
     named = {
-        "known": known,
+        "known": project(rows.packed(tokens)),
         "state": state,
         "keys": keys,
         "values": values,
@@ -89,8 +99,8 @@ def blocked_steps(
         "w_v": scoring.w_v,
         "W_c": W_c,
         "attentional": attentional,
-        "between": None if dropout_mask is None or len(layers) == 1 else tf.transpose(dropout_mask, (0, 2, 1, 3)),
-        "factors": None if attention_dropout_mask is None else tf.transpose(attention_dropout_mask, (1, 0, 2)),
+        "between": None if len(layers) == 1 else dropout_mask,
+        "factors": attention_dropout_mask,
     }
     given: dict[str, Any] = {name: array for name, array in named.items() if array is not None}
     given["layers"] = [tuple(layer) for layer in layers]
@@ -99,7 +109,7 @@ def blocked_steps(
     def run(*arrays: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
         """The four arrays, and the function that gives the gradients."""
         # A tape that saw the inside would keep every step once more.
-        steps = Steps(tf.nest.pack_sequence_as(given, [*map(tf.stop_gradient, arrays)]), mask, scoring.scale)
+        steps = Steps(tf.nest.pack_sequence_as(given, [*map(tf.stop_gradient, arrays)]), mask, scoring.scale, rows)
 
         @tf.custom_gradient
         def gradients(*upstream: tf.Tensor) -> tuple[list[tf.Tensor], Any]:
@@ -111,8 +121,102 @@ def blocked_steps(
         return steps.forward(), lambda *upstream: gradients(*upstream, *arrays)
 
     features, last, weights, contexts = run(*map(tf.convert_to_tensor, tf.nest.flatten(given)))
-    features, weights, contexts = (tf.transpose(array, (1, 0, 2)) for array in (features, weights, contexts))
-    return features, last, weights, contexts
+    return rows.unpacked(features), last, rows.unpacked(weights), rows.unpacked(contexts)
+
+
+class Rows:
+    """Which sequences take which step: those that have not ended, the longest first; without lens, all take all.
+
+    An array of all steps, (rows, features), holds the rows of a step behind those of the step before. Step t has the
+    first running[t] sequences, of which there are no more than in the step before. XLA compiles for each number of
+    rows, so that it is a multiple of the batch by WIDTHS: some sequences take steps of which nothing is read.
+    """
+
+    def __init__(self, shape: tf.TensorShape, lens: tf.Tensor | None) -> None:
+        """Order the sequences of that shape, (batch, steps), by the number of steps that each takes."""
+        self.batch, self.steps = shape
+        self.ragged = lens is not None
+        if lens is None:
+            self.longest: int | tf.Tensor = self.steps
+            self.fewest: int | tf.Tensor = self.batch
+            places = tf.range(self.batch * self.steps)
+            self.sources, self.ends = places, self.batch * self.steps + tf.range(self.batch)
+            return
+        lens = tf.clip_by_value(tf.cast(lens, tf.int32), 0, self.steps)
+        self.order = tf.argsort(lens, direction="DESCENDING", stable=True)
+        self.back, self.lens = tf.argsort(self.order), tf.gather(lens, self.order)
+        self.longest = tf.maximum(self.lens[0], 1)
+        part = -(-self.batch // WIDTHS)
+        steps, sequences = tf.range(self.steps), tf.range(self.batch)
+        running = tf.math.count_nonzero(steps[:, None] < self.lens, axis=1, dtype=tf.int32)
+        running = tf.clip_by_value(-(-running // part) * part, part, self.batch)
+        self.running = tf.where(steps < self.longest, running, 0)
+        self.fewest = self.running[self.longest - 1]
+        self.starts = tf.cumsum(self.running, exclusive=True)
+        taken = tf.cast(tf.where(sequences < self.running[:, None]), tf.int32)
+        step, row = taken[:, 0], taken[:, 1]
+        self.places = tf.gather(self.order, row) * self.steps + step
+        # Behind the rows before the first step:
+        before = self.batch + tf.gather(self.starts, tf.maximum(step - 1, 0)) + row
+        self.sources = tf.where(step > 0, before, row)
+        self.counts = step < tf.gather(self.lens, row)
+        last = self.batch + tf.gather(self.starts, tf.maximum(self.lens - 1, 0)) + sequences
+        self.ends = tf.where(self.lens > 0, last, sequences)
+        self.inside = steps < lens[:, None]
+        self.found = tf.where(self.inside, self.starts + self.back[:, None], 0)
+
+    def sorted(self, array: tf.Tensor, axis: int = 0) -> tf.Tensor:
+        """The sequences along an axis, the longest first."""
+        return tf.gather(array, self.order, axis=axis) if self.ragged else array
+
+    def unsorted(self, array: tf.Tensor, axis: int = 0) -> tf.Tensor:
+        """The sequences along an axis, in the order in which they were given."""
+        return tf.gather(array, self.back, axis=axis) if self.ragged else array
+
+    def packed(self, array: tf.Tensor) -> tf.Tensor:
+        """The rows of all steps, of an array (batch, steps, ...)."""
+        if self.ragged:
+            return tf.gather(tf.reshape(array, (-1, *array.shape[2:])), self.places)
+        return tf.reshape(tf.transpose(array, (1, 0, *range(2, len(array.shape)))), (-1, *array.shape[2:]))
+
+    def unpacked(self, array: tf.Tensor) -> tf.Tensor:
+        """The array (batch, steps, features) of the rows of all steps, 0 where a sequence has ended."""
+        if not self.ragged:
+            return tf.transpose(tf.reshape(array, (self.steps, self.batch, array.shape[-1])), (1, 0, 2))
+
+        @tf.custom_gradient
+        def gathered(array: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            # The gradient of tf.gather would be one of sums.
+            def backward(upstream: tf.Tensor) -> tf.Tensor:
+                return tf.where(self.counts[:, None], self.packed(upstream), 0.0)
+
+            return tf.where(self.inside[..., None], tf.gather(array, self.found), 0.0), backward
+
+        return gathered(array)
+
+    def at(self, arrays: Any, t: tf.Tensor) -> Any:
+        """The rows of step t, of a structure of arrays of all steps."""
+        start, count = (self.starts[t], self.running[t]) if self.ragged else (t * self.batch, self.batch)
+        return tf.nest.map_structure(lambda array: tf.slice(array, [start, 0], [count, array.shape[1]]), arrays)
+
+    def grown(self, array: tf.Tensor, t: tf.Tensor | None) -> tf.Tensor:
+        """Fill up the rows of the step behind step t to as many as that has, or of the first one to all, with zeros."""
+        return filled(array, self.batch if t is None or not self.ragged else self.running[t])
+
+    def entered(self, gradients: list[list[tf.Tensor]], ended: list[list[tf.Tensor]], t: tf.Tensor | None) -> Any:
+        """Give the gradients of the states after step t, or of those before the first step.
+
+        They are those of the rows that the step behind it has, and of the last states where a sequence ends there.
+        """
+        if not self.ragged:
+            return [*map(list, gradients)]
+        count, length = (self.batch, 0) if t is None else (self.running[t], t + 1)
+        ends = (self.lens[:count] == length)[:, None]
+
+        def joined(gradient: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
+            return filled(gradient, count) + tf.where(ends, last[:count], 0.0)
+
+        return [[*map(joined, *pair)] for pair in zip(gradients, ended, strict=True)]
 
 
 class GatedUnits:
@@ -151,7 +255,7 @@ class GatedUnits:
     @staticmethod
     def further(d_u: tf.Tensor) -> Vectors:
         """The gradient of b_hn, of that of u in all steps."""
-        return (tf.split(tf.reduce_sum(d_u, axis=(0, 1)), 3)[2],)
+        return (tf.split(tf.reduce_sum(d_u, axis=0), 3)[2],)
 
 
 class LongUnits:
@@ -218,112 +322,126 @@ class Steps:
     between them.
     """
 
-    def __init__(self, given: dict[str, Any], mask: tf.Tensor | None, scale: float) -> None:
+    def __init__(self, given: dict[str, Any], mask: tf.Tensor | None, scale: float, rows: Rows) -> None:
         """Take the arrays by their names, of which a form has not all."""
-        self.given, self.mask, self.layers = given, mask, given["layers"]
-        self.count, self.steps, self.size = len(self.layers), given["known"].shape[0], self.layers[0][2].shape[0]
+        self.rows, self.layers = rows, given["layers"]
+        self.given = given = {**given, "state": rows.sorted(given["state"], axis=1)} | {
+            name: rows.sorted(given[name]) for name in ("keys", "values", "attentional") if name in given
+        }
+        self.count, self.size = len(self.layers), self.layers[0][2].shape[0]
         self.start = [tf.split(layer, layer.shape[-1] // self.size, axis=-1) for layer in tf.unstack(given["state"])]
         self.units = UNITS[len(self.start[0])]
         self.after = "attentional" in given
         keys, values = given["keys"], given["values"]
+        self.mask = None if mask is None else rows.sorted(tf.broadcast_to(mask, (rows.batch, 1, keys.shape[1])))
         self.scored = Features(keys, given["w_v"]) if "w_v" in given else Products(keys, values, scale)
-        self.between, self.factors = given.get("between"), given.get("factors")
+        self.between = [*map(rows.packed, tf.unstack(given["between"]))] if "between" in given else None
+        self.factors = rows.packed(given["factors"]) if "factors" in given else None
+        self.widths: dict[str, Any] = {"weights": keys.shape[1], "context": values.shape[2]}
+        self.widths["query"] = given["W_q"].shape[1] if "W_q" in given else self.size
+        if self.after:
+            self.widths["attentional"] = given["attentional"].shape[1]
 
-    def arrays(self, like: Any) -> Any:
-        """One array of all steps for each entry of a structure."""
-        dtype = self.given["known"].dtype
-        return tf.nest.map_structure(lambda _: tf.TensorArray(dtype, self.steps), like)
+    def arrays(self, widths: Any) -> Any:
+        """One array of all steps for each number of features in a structure."""
+        dtype, count = self.given["known"].dtype, None if self.rows.ragged else self.rows.batch
+        options: dict[str, Any] = {"size": self.rows.longest, "infer_shape": False}
+        return tf.nest.map_structure(
+            lambda width: tf.TensorArray(dtype, element_shape=(count, width), **options), widths
+        )
 
     def forward(self) -> tuple[tf.Tensor, ...]:
-        """(Features, last state, weights, contexts), with the steps first."""
-        given, values = self.given, self.given["values"]
-        known = self.arrays(0).unstack(given["known"])
+        """(Features, last state, weights, contexts), of which all but the state have the rows of all steps."""
+        given, rows = self.given, self.rows
 
         def attend(t: tf.Tensor, output: tf.Tensor) -> dict[str, tf.Tensor]:
             query = tf.matmul(output, given["W_q"]) if "W_q" in given else output
-            weights = self.scored.weights(query, self.mask)
-            weighted = weights if self.factors is None else weights * self.factors[t]
-            context = tf.matmul(weighted[:, None], self.scored.visible(query, values))
+            weights = self.scored.weights(query, None if self.mask is None else first(self.mask, query))
+            weighted = weights if self.factors is None else weights * rows.at(self.factors, t)
+            context = tf.matmul(weighted[:, None], self.scored.visible(query, first(given["values"], query)))
             return {"query": query, "weights": weights, "context": tf.squeeze(context, axis=1)}
 
         def advance(t: tf.Tensor, states: list[Vectors], attentional: Any, written: dict[str, Any]) -> tuple[Any, ...]:
+            known = rows.at(given["known"], t)
+            states, attentional = tf.nest.map_structure(lambda array: first(array, known), (states, attentional))
             kept: dict[str, Any] = {} if self.after else attend(t, states[-1][0])
             x, kept["gates"], kept["states"] = attentional if self.after else kept["context"], [], []
             for layer, ((W, b, U, *further), state) in enumerate(zip(self.layers, states, strict=True)):
-                b = b if layer else known.read(t)
+                b = b if layer else known
                 gates, after = self.units.advance(tf.matmul(x, W), b, tf.matmul(state[0], U), state, *further)
                 kept["gates"].append(gates)
                 kept["states"].append(after)
                 x = after[0]
                 if self.between is not None and layer + 1 < self.count:
-                    x = x * self.between[layer, t]
+                    x = x * rows.at(self.between[layer], t)
             if self.after:
                 kept |= attend(t, x)
                 attentional = tf.tanh(tf.matmul(tf.concat([kept["context"], x], axis=-1), given["W_c"]))
                 kept["attentional"] = attentional
             return t + 1, kept["states"], attentional, written_at(t, written, kept)
 
-        states = list(map(tuple, self.start))
-        named = ["query", "weights", "context", *(["attentional"] if self.after else [])]
-        written = self.arrays({**dict.fromkeys(named, 0), "gates": [0] * self.count, "states": states})
-        loop = 0, states, given.get("attentional", ()), written
-        _, last, _, written = tf.while_loop(lambda t, *_: t < self.steps, advance, loop, maximum_iterations=self.steps)
-        # Stacked, since the backward of a Jacobian reads them inside another graph.
-        self.kept = kept = tf.nest.map_structure(lambda array: array.stack(), written)
+        states, attentional = rows.at((list(map(tuple, self.start)), given.get("attentional", ())), 0)
+        vectors = (self.size,) * len(self.start[0])
+        written = self.arrays({**self.widths, "gates": [4 * self.size] * self.count, "states": [vectors] * self.count})
+        loop = 0, states, attentional, written
+        *_, written = tf.while_loop(lambda t, *_: t < rows.longest, advance, loop, maximum_iterations=rows.longest)
+        # Joined, since the backward of a Jacobian reads them inside another graph.
+        self.kept = kept = tf.nest.map_structure(lambda array: array.concat(), written)
         self.features = kept["attentional"] if self.after else kept["states"][-1][0]
-        state = tf.stack([tf.concat(vectors, axis=-1) for vectors in last])
-        return self.features, state, kept["weights"], kept["context"]
+        pairs = [zip(*layer, strict=True) for layer in zip(self.start, kept["states"], strict=True)]
+        every = [[tf.concat(pair, axis=0) for pair in layer] for layer in pairs]
+        self.read = [tuple(tf.gather(array, rows.sources) for array in layer) for layer in every]
+        last = tf.stack([tf.concat([tf.gather(array, rows.ends) for array in layer], axis=-1) for layer in every])
+        return self.features, rows.unsorted(last, axis=1), kept["weights"], kept["context"]
 
     def backward(
         self, d_features: tf.Tensor, d_last: tf.Tensor, d_weights: tf.Tensor, d_contexts: tf.Tensor
     ) -> dict[str, Any]:
         """The gradients of what was given."""
-        given, kept, values, size = self.given, self.kept, self.given["values"], self.size
+        given, kept, read, rows, size = self.given, self.kept, self.read, self.rows, self.size
         transposed = [(tf.transpose(W), tf.transpose(U)) for W, _, U, *_ in self.layers]
         W_q_T, W_c_T = (tf.transpose(given[name]) if name in given else None for name in ("W_q", "W_c"))
-        read = [
-            tuple(before(after, first) for after, first in zip(*layer, strict=True))
-            for layer in zip(kept["states"], self.start, strict=True)
-        ]
         outputs = [layer[0] for layer in kept["states"]]
         attended = outputs[-1] if self.after else read[-1][0]
-
-        def at(t: tf.Tensor, vectors: Vectors) -> Vectors:
-            return tuple(array[t] for array in vectors)
+        ended = [tf.split(layer, len(self.start[0]), axis=-1) for layer in tf.unstack(rows.sorted(d_last, axis=1))]
 
         def attend(t: tf.Tensor, d_context: tf.Tensor, sums: Any) -> tuple[tf.Tensor, Any, dict[str, tf.Tensor]]:
-            d_context += d_contexts[t]
-            query, p, d_p = kept["query"][t], kept["weights"][t], d_weights[t]
-            slopes = tf.squeeze(tf.matmul(self.scored.visible(query, values), d_context[..., None]), axis=-1)
-            d_p += slopes if self.factors is None else slopes * self.factors[t]
+            d_context += rows.at(d_contexts, t)
+            query, p, d_p = rows.at((kept["query"], kept["weights"], d_weights), t)
+            visible = self.scored.visible(query, first(given["values"], query))
+            slopes = tf.squeeze(tf.matmul(visible, d_context[..., None]), axis=-1)
+            d_p += slopes if self.factors is None else slopes * rows.at(self.factors, t)
             d_query, d_scores, sums = self.scored.retreat(query, p, d_p, sums)
-            found = {"context": d_context, "slopes": slopes, "scores": d_scores, "query": d_query}
+            found = {"context": d_context, "slopes": slopes, "weights": d_scores, "query": d_query}
             return d_query if W_q_T is None else tf.matmul(d_query, W_q_T), sums, found
 
         def retreat(
             back: tf.Tensor, d_states: list[list[tf.Tensor]], d_attentional: Any, sums: Any, written: dict[str, Any]
         ) -> tuple[Any, ...]:
-            t, d_states = self.steps - 1 - back, list(map(list, d_states))
+            t = rows.longest - 1 - back
+            features, d_feature, before, states, gates = rows.at(
+                (self.features, d_features, read, kept["states"], kept["gates"]), t
+            )
+            d_states = rows.entered(d_states, ended, t)
             found: dict[str, Any] = {"gates": [], "x": []}
             if self.after:
-                features, d_attentional = self.features[t], d_attentional + d_features[t]
+                d_attentional = rows.grown(d_attentional, t) + d_feature
                 d_joined = d_attentional * (1 - features * features)
                 d_context, d_output = tf.split(tf.matmul(d_joined, W_c_T), [-1, size], axis=-1)
                 d_query, sums, of_attention = attend(t, d_context, sums)
                 found |= {**of_attention, "joined": d_joined}
                 d_states[-1][0] += d_output + d_query
             else:
-                d_states[-1][0] += d_features[t]
+                d_states[-1][0] += d_feature
             for layer in reversed(range(self.count)):
                 W_T, U_T = transposed[layer]
-                gates, after = kept["gates"][layer][t], at(t, kept["states"][layer])
-                d_gates, beside = self.units.retreat(gates, at(t, read[layer]), after, tuple(d_states[layer]))
+                d_gates, beside = self.units.retreat(gates[layer], before[layer], states[layer], tuple(d_states[layer]))
                 d_states[layer] = [beside[0] + tf.matmul(d_gates[-1], U_T), *beside[1:]]
                 dx = tf.matmul(d_gates[0], W_T)
                 found["gates"].insert(0, d_gates)
                 found["x"].insert(0, dx)
                 if layer:
-                    d_states[layer - 1][0] += dx if self.between is None else dx * self.between[layer - 1, t]
+                    d_states[layer - 1][0] += dx if self.between is None else dx * rows.at(self.between[layer - 1], t)
             if self.after:
                 d_attentional = dx
             else:
@@ -332,41 +450,53 @@ class Steps:
                 d_states[-1][0] += d_query
             return back + 1, d_states, d_attentional, sums, written_at(t, written, found)
 
-        named = ["context", "slopes", "scores", "query", *(["joined"] if self.after else [])]
-        gates = (0, 0) if self.units is GatedUnits else (0,)
-        written = self.arrays({**dict.fromkeys(named, 0), "gates": [gates] * self.count, "x": [0] * self.count})
-        d_states = [tf.split(layer, len(self.start[0]), axis=-1) for layer in tf.unstack(d_last)]
-        d_attentional = tf.zeros_like(given["attentional"]) if self.after else ()
-        loop = 0, d_states, d_attentional, self.scored.sums(), written
+        gates = given["known"].shape[1]
+        widths = {**self.widths, "slopes": self.widths["weights"], "x": [W.shape[0] for W, *_ in self.layers]}
+        widths["gates"] = [(gates,) * (2 if self.units is GatedUnits else 1)] * self.count
+        if self.after:
+            widths["joined"] = widths.pop("attentional")
+        written = self.arrays(widths)
+        none = tf.zeros((rows.fewest, size), d_last.dtype)
+        d_states = [[none] * len(layer) for layer in ended] if rows.ragged else ended
+        loop = 0, d_states, none if self.after else (), self.scored.sums(rows.fewest), written
         _, d_states, d_attentional, sums, written = tf.while_loop(
-            lambda back, *_: back < self.steps, retreat, loop, maximum_iterations=self.steps
+            lambda back, *_: back < rows.longest, retreat, loop, maximum_iterations=rows.longest
         )
-        found = tf.nest.map_structure(lambda array: array.stack(), written)
-        gradients: dict[str, Any] = self.scored.gradients(kept["query"], found["scores"], sums)
+        found = tf.nest.map_structure(lambda array: array.concat(), written)
+        d_context, d_scores, query = (
+            rows.unpacked(array) for array in (found["context"], found["weights"], kept["query"])
+        )
+        if sums:
+            sums = rows.unsorted(rows.grown(sums[0], None)), sums[1]
+        gradients: dict[str, Any] = self.scored.gradients(query, d_scores, sums)
         gradients |= {"known": found["gates"][0][0], "layers": []}
-        gradients["state"] = tf.stack([tf.concat(vectors, axis=-1) for vectors in d_states])
+        d_states = rows.entered(d_states, ended, None)
+        gradients["state"] = rows.unsorted(tf.stack([tf.concat(vectors, axis=-1) for vectors in d_states]), axis=1)
         for layer, (of_x, *of_u) in enumerate(found["gates"]):
             of_h = of_u[0] if of_u else of_x
             if layer == 0:
-                x = before(self.features, given["attentional"]) if self.after else kept["context"]
+                x = kept["context"]
+                if self.after:
+                    x = tf.gather(tf.concat([given["attentional"], self.features], axis=0), rows.sources)
             else:
                 x = outputs[layer - 1] if self.between is None else outputs[layer - 1] * self.between[layer - 1]
             # Layer 0's b is part of known.
-            d_b = tf.reduce_sum(of_x, axis=(0, 1)) if layer else tf.zeros_like(self.layers[0][1])
+            d_b = tf.reduce_sum(of_x, axis=0) if layer else tf.zeros_like(self.layers[0][1])
             d_U = product(read[layer][0], of_h)
             gradients["layers"].append((product(x, of_x), d_b, d_U, *self.units.further(of_h)))
-        weights = kept["weights"]
-        weighted = weights if self.factors is None else weights * self.factors
-        gradients["values"] = tf.matmul(tf.transpose(weighted, (1, 2, 0)), tf.transpose(found["context"], (1, 0, 2)))
+        weights = rows.unpacked(kept["weights"])
+        weighted = weights if self.factors is None else weights * given["factors"]
+        gradients["values"] = tf.matmul(weighted, d_context, transpose_a=True)
         if "W_q" in given:
             gradients["W_q"] = product(attended, found["query"])
         if self.after:
-            gradients["attentional"] = d_attentional
+            gradients["attentional"] = rows.unsorted(rows.grown(d_attentional, None))
             gradients["W_c"] = product(tf.concat([kept["context"], outputs[-1]], axis=-1), found["joined"])
         if self.between is not None:
-            gradients["between"] = tf.stack(found["x"][1:]) * tf.stack(outputs[:-1])
+            arrays = zip(found["x"][1:], outputs, strict=False)
+            gradients["between"] = tf.stack([rows.unpacked(dx * output) for dx, output in arrays])
         if self.factors is not None:
-            gradients["factors"] = found["slopes"] * weights
+            gradients["factors"] = rows.unpacked(found["slopes"]) * weights
         return gradients
 
 
@@ -379,21 +509,23 @@ class Features:
 
     def weights(self, query: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
         """The softmax of w_v · t over the open keys, (batch, keys)."""
-        return chosen_by(self.form, feature_weights, query, self.against, self.w_v, mask)
+        return chosen_by(self.form, feature_weights, query, first(self.against, query), self.w_v, mask)
 
     def visible(self, query: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         """The values: a score is finite, so that what it hides has been cleared."""
         return values
 
-    def sums(self) -> tuple[tf.Tensor, tf.Tensor]:
+    def sums(self, count: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The gradients of the keys and of w_v before the last step."""
-        return tf.zeros_like(self.keys), tf.zeros_like(self.w_v)
+        return tf.zeros_like(self.keys[:count]), tf.zeros_like(self.w_v)
 
     def retreat(
         self, query: tf.Tensor, p: tf.Tensor, d_p: tf.Tensor, sums: tuple[tf.Tensor, tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
         """The gradients of the query and of the scores, and the sums with those of this step."""
-        return chosen_by(self.form, feature_gradients, query, p, d_p, self.against, self.w_v, sums)
+        sums = filled(sums[0], size(query, 0)), sums[1]
+        against = first(self.against, query)
+        return chosen_by(self.form, feature_gradients, query, p, d_p, against, self.w_v, sums)
 
     def gradients(
         self, queries: tf.Tensor, d_scores: tf.Tensor, sums: tuple[tf.Tensor, tf.Tensor]
@@ -439,7 +571,7 @@ class Products:
 
     def scores(self, query: tf.Tensor) -> tf.Tensor:
         """The scores scale · q·k."""
-        return tf.squeeze(tf.matmul(self.keys, query[..., None]), axis=-1) * self.scale
+        return tf.squeeze(tf.matmul(first(self.keys, query), query[..., None]), axis=-1) * self.scale
 
     def weights(self, query: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
         """The softmax of the scores over the open keys, (batch, keys)."""
@@ -453,7 +585,7 @@ class Products:
 
         return tf.cond(self.finite, lambda: values, cleared)
 
-    def sums(self) -> tuple[()]:
+    def sums(self, count: int | tf.Tensor) -> tuple[()]:
         """Nothing: the gradient of the keys is one product of all steps."""
         return ()
 
@@ -462,11 +594,11 @@ class Products:
     ) -> tuple[tf.Tensor, tf.Tensor, tuple[()]]:
         """The gradients of the query and of the scores."""
         d_scores = scores_gradient(p, d_p) * self.scale
-        return tf.squeeze(tf.matmul(d_scores[:, None], self.keys), axis=1), d_scores, ()
+        return tf.squeeze(tf.matmul(d_scores[:, None], first(self.keys, query)), axis=1), d_scores, ()
 
     def gradients(self, queries: tf.Tensor, d_scores: tf.Tensor, sums: tuple[()]) -> dict[str, tf.Tensor]:
         """The gradient of the keys."""
-        return {"keys": tf.matmul(tf.transpose(d_scores, (1, 2, 0)), tf.transpose(queries, (1, 0, 2)))}
+        return {"keys": tf.matmul(d_scores, queries, transpose_a=True)}
 
 
 def weights_of(scores: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
@@ -480,15 +612,22 @@ def scores_gradient(p: tf.Tensor, d_p: tf.Tensor) -> tf.Tensor:
     return p * (d_p - tf.reduce_sum(p * d_p, axis=-1, keepdims=True))
 
 
-def before(arrays: tf.Tensor, first: tf.Tensor) -> tf.Tensor:
-    """What each step reads of the one before, and the first step of what was given."""
-    return tf.concat([first[None], arrays[:-1]], axis=0)
+def first(array: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """The first rows of an array, as many as another one has."""
+    alike = array.shape[0] is not None and array.shape[0] == like.shape[0]
+    return array if alike else array[: size(like, 0)]
+
+
+def filled(array: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
+    """The array with so many rows, the further ones zeros."""
+    if array.shape[0] is not None and array.shape[0] == count:
+        return array
+    return tf.pad(array, [[0, count - size(array, 0)], *[[0, 0]] * (len(array.shape) - 1)])
 
 
 def product(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
     """The gradient of what x was multiplied by, of all steps and sequences."""
-    rows, columns = tf.reshape(x, (-1, x.shape[-1])), tf.reshape(gradient, (-1, gradient.shape[-1]))
-    return tf.matmul(rows, columns, transpose_a=True)
+    return tf.matmul(x, gradient, transpose_a=True)
 
 
 def written_at(t: tf.Tensor, arrays: Any, values: Any) -> Any:

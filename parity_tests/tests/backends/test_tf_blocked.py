@@ -12,6 +12,7 @@ from keras import layers
 
 from attention_core.draws import integers, uniform
 from attention_core.errors import AttentionError
+from attention_core.operators.training import Batch
 from backends import tf as attention
 from backends.tf import attention as attention_file
 from backends.tf import decoders, scoring
@@ -211,6 +212,89 @@ def test_steps_in_a_graph_are_one_function_from_a_size_on(
     monkeypatch.setattr(decoder_steps, "STEPS_MIN_ELEMENTS", 1)
     gradients(given)
     assert called == [1]
+
+
+@pytest.fixture(params=[1, 2, 4])
+def running(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The rows of each step where sequences end, with parts of 3, 2 and 1 sequences."""
+    found: list[list[int]] = []
+
+    class Watched(decoder_steps.Rows):
+        def __init__(self, shape: tf.TensorShape, lens: tf.Tensor | None) -> None:
+            super().__init__(shape, lens)
+            if self.ragged:
+                found.append(self.running.numpy().tolist())
+
+    monkeypatch.setattr(decoder_steps, "WIDTHS", request.param)
+    monkeypatch.setattr(decoder_steps, "Rows", Watched)
+    return found
+
+
+RUNNING = {1: [3, 3, 3, 0], 2: [2, 2, 2, 0], 4: [2, 2, 1, 0]}
+"""Of sequences that take 2, 3 and 0 steps of 4."""
+
+
+def given_steps(dropout: bool = True) -> dict[str, tf.Tensor | None]:
+    """What a decoder attends to in `_features`, and its dropout masks."""
+    shapes = {"dropout_mask": (1, 3, 4, 5), "attention_dropout_mask": (3, 4, 7)}
+    factors = {name: tf.constant(2.0 * (uniform(name, shape) > 0)) for name, shape in shapes.items()}
+    memory = {"encoder_outputs": tf.constant(uniform("values", (3, 7, 8))), "valid_lens": tf.constant([7, 0, 4])}
+    return {**memory, "mask": None, "training": False, **(factors if dropout else dict.fromkeys(shapes))}
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("score", ["additive", "general"])
+@pytest.mark.parametrize("name", ["BahdanauDecoder", "LuongDecoder"])
+def test_what_nobody_reads_of_a_sequence_is_left_out(name: str, score: str, cell: str, running: list[list[int]]):
+    layer = getattr(attention, name)(11, 6, 5, 2, memory_size=8, score=score, cell=cell, dtype="float64")
+    given, lens = given_steps(), tf.constant([2, 3, 0])
+    read = np.arange(4) < lens.numpy()[:, None]
+    state, found = tf.constant(uniform("s", (2, 3, layer.sizes["state_size"]))), []
+    differentiated = [state, *(array for key, array in given.items() if "dropout" in key or "outputs" in key)]
+    for left_out, counts in ((None, read), (lens, np.ones_like(read))):
+        with tf.GradientTape() as tape:
+            tape.watch(differentiated)
+            features, _, weights = layer._features(tf.constant(TOKENS), state, **given, lens=left_out)
+            loss = tf.reduce_sum(features * uniform("d", (3, 4, 5)) * counts[..., None])
+            loss += tf.reduce_sum(weights * uniform("w", (3, 4, 7)) * counts[..., None])
+        sources = [*differentiated, *(parameter.value for parameter in layer.trainable_variables)]
+        gradients = tape.gradient(loss, sources, unconnected_gradients="zero")
+        found.append([features[read], weights[read], *map(tf.convert_to_tensor, gradients)])
+    for actual, expected in zip(*found, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-14)
+    assert not np.any(features[~read]) and not np.any(weights[~read])
+    assert running == [RUNNING[decoder_steps.WIDTHS]]
+
+
+@pytest.mark.parametrize("name", ["BahdanauDecoder", "LuongDecoder"])
+def test_the_state_of_a_sequence_is_that_after_its_last_step(name: str, running: list[list[int]]):
+    layer = getattr(attention, name)(11, 6, 5, 2, memory_size=8, score="additive", dtype="float64")
+    given, state = given_steps(dropout=False), tf.constant(uniform("s", (2, 3, 5)))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(state)
+        _, last, _ = layer._features(tf.constant(TOKENS), state, **given, lens=tf.constant([2, 3, 0]))
+        ours = [last if name == "BahdanauDecoder" else last.rnn] * 3
+        ended = [layer._features(tf.constant(TOKENS[:, :steps]), state, **given)[1] for steps in (2, 3, 1)]
+        theirs = [after if name == "BahdanauDecoder" else after.rnn for after in ended[:2]] + [state]
+        pairs = [
+            [tf.reduce_sum(one[:, index] * uniform("c", (2, 5))) for one in (mine, other)]
+            for index, (mine, other) in enumerate(zip(ours, theirs, strict=True))
+        ]
+    for index, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+        np.testing.assert_allclose(mine[:, index], other[:, index], rtol=1e-14, atol=1e-15)
+        gradients = [tape.gradient(one, state) for one in pairs[index]]
+        np.testing.assert_allclose(*gradients, rtol=1e-13, atol=1e-15)
+
+
+def test_a_training_step_leaves_out_what_does_not_count_in_its_loss(running: list[list[int]]):
+    model = attention.Translator(9, 11, 4, 5, dtype="float64")
+    source, lens = tf.constant(TOKENS % 9), tf.constant([2, 3, 0])
+    batch = Batch(source, tf.constant([4, 3, 4]), tf.constant(TOKENS), tf.constant(TOKENS), lens)
+    trainer = attention.Trainer(model, attention.sgd(0.1))
+    loss = trainer.loss(batch, training=True)
+    assert running == [RUNNING[decoder_steps.WIDTHS]]
+    choice.set_path("plain")
+    np.testing.assert_allclose(loss, trainer.loss(batch, training=True), rtol=1e-14)
 
 
 @pytest.mark.parametrize(("inner", "expected"), [("W_c", 0), ("attention.W_q", 0), ("embedding", 1)])
