@@ -15,7 +15,7 @@ from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DE
 from backends.jax.arrays import Lengths, varying
 from backends.jax.attention import LAYERS, attention_layer
 from backends.jax.local import LocalAttention
-from backends.jax.memory import Memory, zero_masked
+from backends.jax.memory import Memory, at_step, last_open, zero_masked
 from backends.jax.module import Specified, at_dtype, cast, check_ids, drawn, drawn_mask, dropout_layer
 from backends.jax.pooling import average
 from backends.jax.recurrent import recurrent_layer
@@ -753,20 +753,3 @@ class FixedContextDecoder(Decoder[jax.Array]):
         inputs = jnp.concatenate([context, embedded], axis=-1)
         outputs, state = self.rnn(inputs, None, state, dropout_mask=dropout_mask)
         return outputs, state, weights
-
-
-def at_step(memory: Memory, step: jax.Array) -> Memory:
-    """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
-    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
-        return memory
-    row = jax.lax.dynamic_slice_in_dim(memory.mask, step, 1, axis=1)
-    return memory._replace(values=jnp.where(row[:, 0, :, None], memory.values, 0.0), mask=row)
-
-
-def last_open(memory: Memory) -> jax.Array:
-    """Whether each key is the last one that may be attended to, (batch, 1 or steps, keys)."""
-    batch, keys, _ = memory.values.shape
-    places = jnp.arange(1, keys + 1)
-    allowed = jnp.ones((batch, 1, keys), bool) if memory.mask is None else memory.mask
-    ends = jnp.max(places * allowed, axis=-1, keepdims=True, initial=0)
-    return jnp.broadcast_to(places == ends, (batch, allowed.shape[1], keys))

@@ -69,6 +69,23 @@ def joined_masks(memory: Memory, steps: Memory) -> jax.Array | None:
     return jnp.concatenate(parts, axis=-1)
 
 
+def at_step(memory: Memory, step: jax.Array) -> Memory:
+    """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
+    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
+        return memory
+    row = jax.lax.dynamic_slice_in_dim(memory.mask, step, 1, axis=1)
+    return memory._replace(values=jnp.where(row[:, 0, :, None], memory.values, 0.0), mask=row)
+
+
+def last_open(memory: Memory) -> jax.Array:
+    """Whether each key is the last one that may be attended to, (batch, 1 or steps, keys)."""
+    batch, keys, _ = memory.values.shape
+    places = jnp.arange(1, keys + 1)
+    allowed = jnp.ones((batch, 1, keys), bool) if memory.mask is None else memory.mask
+    ends = jnp.max(places * allowed, axis=-1, keepdims=True, initial=0)
+    return jnp.broadcast_to(places == ends, (batch, allowed.shape[1], keys))
+
+
 # ------------------------------------------------------------------------------------------------ particular to JAX
 
 

@@ -13,9 +13,9 @@ from backends.mxnet.arrays import Lengths
 from backends.mxnet.attention import LAYERS, attention_layer
 from backends.mxnet.encoders import embedding
 from backends.mxnet.local import LocalAttention
-from backends.mxnet.memory import Memory, zero_masked
+from backends.mxnet.memory import Memory, at_step, last_open, zero_masked
 from backends.mxnet.module import Specified, Uniform, check_ids, drawn_mask, initialise, linear, projected
-from backends.mxnet.pooling import average, shown
+from backends.mxnet.pooling import average
 from backends.mxnet.recurrent import recurrent_layer
 from backends.mxnet.search import beam_search, greedy_search
 
@@ -703,28 +703,9 @@ class FixedContextDecoder(Decoder[np.ndarray]):
         return output, state, weights[:, 0]
 
 
-def at_step(memory: Memory, step: int) -> Memory:
-    """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
-    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
-        return memory
-    row = memory.mask[:, step : step + 1]
-    return memory._replace(values=shown(np.expand_dims(row[:, 0], -1), memory.values), mask=row)
-
-
 def masks_at(masks: Masks, step: int) -> Masks:
     """Take the dropout masks of that step."""
     between, attention = masks
     return None if between is None else between[:, :, step], None if attention is None else attention[
         :, step : step + 1
     ]
-
-
-def last_open(memory: Memory) -> np.ndarray:
-    """Whether each key is the last one that may be attended to, (batch, 1, keys)."""
-    batch, keys, _ = memory.values.shape
-    allowed = np.ones((batch, 1, keys), dtype="bool", ctx=memory.values.ctx)
-    if keys == 0:  # over an empty axis, MXNet reads foreign memory or crashes
-        return allowed
-    allowed = allowed if memory.mask is None else allowed * memory.mask
-    places = np.arange(1, keys + 1, dtype="int32", ctx=memory.values.ctx)
-    return places == np.max(places * allowed, axis=-1, keepdims=True)

@@ -74,6 +74,25 @@ def joined_masks(memory: Memory, steps: Memory) -> np.ndarray | None:
     return np.concatenate(parts, axis=-1)
 
 
+def at_step(memory: Memory, step: int) -> Memory:
+    """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
+    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
+        return memory
+    row = memory.mask[:, step : step + 1]
+    return memory._replace(values=shown(np.expand_dims(row[:, 0], -1), memory.values), mask=row)
+
+
+def last_open(memory: Memory) -> np.ndarray:
+    """Whether each key is the last one that may be attended to, (batch, 1, keys)."""
+    batch, keys, _ = memory.values.shape
+    allowed = np.ones((batch, 1, keys), dtype="bool", ctx=memory.values.ctx)
+    if keys == 0:  # over an empty axis, MXNet reads foreign memory or crashes
+        return allowed
+    allowed = allowed if memory.mask is None else allowed * memory.mask
+    places = np.arange(1, keys + 1, dtype="int32", ctx=memory.values.ctx)
+    return places == np.max(places * allowed, axis=-1, keepdims=True)
+
+
 # ------------------------------------------------------------------------------------------------ particular to MXNet
 
 

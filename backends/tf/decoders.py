@@ -14,7 +14,7 @@ from backends.tf.attention import LAYERS, attention_layer
 from backends.tf.blocked.decoder_steps import blocked_steps, is_shared, takes_steps
 from backends.tf.local import LocalAttention
 from backends.tf.masking import size
-from backends.tf.memory import Memory, zero_masked
+from backends.tf.memory import Memory, at_step, last_open, zero_masked
 from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask, is_usual, joined, projected
 from backends.tf.pooling import average
 from backends.tf.recurrent import Arranged, Layers, recurrent_layer
@@ -814,24 +814,7 @@ class FixedContextDecoder(Decoder[tf.Tensor]):
         return *self.rnn.call(inputs, None, state, dropout_mask=dropout_mask), weights
 
 
-def at_step(memory: Memory, step: tf.Tensor) -> Memory:
-    """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
-    if is_shared(memory.mask):  # what its only row hides, `prepare` has cleared
-        return memory
-    last = size(memory.mask, 1) - 1
-    row = tf.expand_dims(tf.gather(memory.mask, tf.minimum(step, last), axis=1), axis=1)
-    return memory._replace(values=tf.where(tf.transpose(row, (0, 2, 1)), memory.values, 0.0), mask=row)
-
-
 def masks_at(masks: Masks, step: tf.Tensor) -> Masks:
     """Take the dropout masks of that step."""
     between, attention = masks
     return None if between is None else between[:, :, step], None if attention is None else attention[:, step, None]
-
-
-def last_open(memory: Memory) -> tf.Tensor:
-    """Whether each key is the last one that may be attended to, (batch, 1, keys)."""
-    batch, keys = size(memory.values, 0), size(memory.values, 1)
-    places = tf.range(1, keys + 1)
-    allowed = tf.broadcast_to(True if memory.mask is None else memory.mask, (batch, 1, keys))
-    return tf.equal(places, tf.reduce_max(tf.where(allowed, places, 0), axis=-1, keepdims=True))

@@ -75,3 +75,20 @@ def joined_masks(memory: Memory, steps: Memory) -> tf.Tensor | None:
     leading = tf.broadcast_dynamic_shape(tf.shape(past)[:-1], tf.shape(new)[:-1])
     parts = [tf.broadcast_to(mask, tf.concat([leading, tf.shape(mask)[-1:]], axis=0)) for mask in (past, new)]
     return tf.concat(parts, axis=-1)
+
+
+def at_step(memory: Memory, step: tf.Tensor) -> Memory:
+    """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
+    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
+        return memory
+    last = size(memory.mask, 1) - 1
+    row = tf.expand_dims(tf.gather(memory.mask, tf.minimum(step, last), axis=1), axis=1)
+    return memory._replace(values=tf.where(tf.transpose(row, (0, 2, 1)), memory.values, 0.0), mask=row)
+
+
+def last_open(memory: Memory) -> tf.Tensor:
+    """Whether each key is the last one that may be attended to, (batch, 1, keys)."""
+    batch, keys = size(memory.values, 0), size(memory.values, 1)
+    places = tf.range(1, keys + 1)
+    allowed = tf.broadcast_to(True if memory.mask is None else memory.mask, (batch, 1, keys))
+    return tf.equal(places, tf.reduce_max(tf.where(allowed, places, 0), axis=-1, keepdims=True))

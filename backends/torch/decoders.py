@@ -14,7 +14,7 @@ from backends.torch.arrays import Lengths
 from backends.torch.attention import LAYERS, attention_layer
 from backends.torch.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.torch.local import LocalAttention
-from backends.torch.memory import Memory, hidden_by, is_shared, zero_masked
+from backends.torch.memory import Memory, at_step, hidden_by, is_shared, last_open, zero_masked
 from backends.torch.module import (
     Specified,
     as_module,
@@ -357,20 +357,13 @@ class Decoder(Specified, Generic[State]):
         return self.initial[:, None].expand(-1, batch, -1)
 
     def _step(
-        self,
-        tokens: torch.Tensor,
-        state: Any,
-        memory: Memory,
-        masks: Masks = (None, None),
-        layers: Layers | None = None,
+        self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks = (None, None), layers: Layers = None
     ) -> Decoded:
         embedded = self.embedding(tokens.long())
         features, state, weights = self._advance(embedded, state, memory, masks, layers)
         return self._logits(features), state, weights
 
-    def _advance(
-        self, embedded: torch.Tensor, state: Any, memory: Memory, masks: Masks, layers: Layers | None
-    ) -> Decoded:
+    def _advance(self, embedded: torch.Tensor, state: Any, memory: Memory, masks: Masks, layers: Layers) -> Decoded:
         """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
@@ -544,7 +537,7 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
             self.readout = nn.Linear(read, 2 * pairs, dtype=dtype, device=device)
 
     def _advance(
-        self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, layers: Layers | None
+        self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, layers: Layers
     ) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
         previous = state[-1, :, : self.sizes["hidden_size"]]
@@ -676,7 +669,7 @@ class LuongDecoder(Decoder[LuongState]):
         return LuongState(rnn, fed, torch.zeros_like(fed[:, 0], dtype=torch.int32))
 
     def _advance(
-        self, embedded: torch.Tensor, state: LuongState, memory: Memory, masks: Masks, layers: Layers | None
+        self, embedded: torch.Tensor, state: LuongState, memory: Memory, masks: Masks, layers: Layers
     ) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
         feeding = self.sizes["input_feeding"]
@@ -787,7 +780,7 @@ class FixedContextDecoder(Decoder[torch.Tensor]):
         )
 
     def _advance(
-        self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, layers: Layers | None
+        self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, layers: Layers
     ) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
         last = last_open(memory)
@@ -818,23 +811,9 @@ class FixedContextDecoder(Decoder[torch.Tensor]):
         return outputs, state, weights.contiguous()
 
 
-def at_step(memory: Memory, step: int) -> Memory:
-    """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
-    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
-        return memory
-    return hidden_by(memory, memory.mask[:, step : step + 1])
-
-
 def masks_at(masks: Masks, step: int) -> Masks:
     """Take the dropout masks of that step."""
     between, attention = masks
     return None if between is None else between[:, :, step], None if attention is None else attention[
         :, step : step + 1
     ]
-
-
-def last_open(memory: Memory) -> torch.Tensor:
-    """Whether each key is the last one that may be attended to, (batch, 1, keys)."""
-    allowed = torch.ones_like(memory.values[:, None, :, 0], dtype=torch.bool)
-    allowed = allowed if memory.mask is None else allowed & memory.mask
-    return allowed & (allowed.flip(-1).cumsum(dim=-1).flip(-1) == 1)

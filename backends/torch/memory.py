@@ -78,6 +78,20 @@ def joined_masks(memory: Memory, steps: Memory) -> torch.Tensor | None:
     return torch.cat(parts, dim=-1)
 
 
+def at_step(memory: Memory, step: int) -> Memory:
+    """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
+    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
+        return memory
+    return hidden_by(memory, memory.mask[:, step : step + 1])
+
+
+def last_open(memory: Memory) -> torch.Tensor:
+    """Whether each key is the last one that may be attended to, (batch, 1, keys)."""
+    allowed = torch.ones_like(memory.values[:, None, :, 0], dtype=torch.bool)
+    allowed = allowed if memory.mask is None else allowed & memory.mask
+    return allowed & (allowed.flip(-1).cumsum(dim=-1).flip(-1) == 1)
+
+
 # ------------------------------------------------------------------------------------------------ particular to PyTorch
 
 

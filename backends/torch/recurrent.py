@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -31,8 +32,8 @@ HOLD = 1e4
 
 State = tuple[torch.Tensor, ...]
 """The state of one layer in one direction: its output, (batch, hidden_size), and behind it an LSTM's cells."""
-Layers = list[list[torch.Tensor]]
-"""The parameters of each layer as PyTorch's kernels take them."""
+Layers: TypeAlias = list[list[torch.Tensor]] | None
+"""The parameters of each layer as PyTorch's kernels take them, or None where each step arranges them."""
 
 
 class Recurrent(Specified):
@@ -158,7 +159,7 @@ class Recurrent(Specified):
         inputs: torch.Tensor,
         state: torch.Tensor,
         dropout_mask: torch.Tensor | None,
-        layers: Layers | None = None,
+        layers: Layers = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one step: (output, state). layers is what `_of_steps` gives."""
         if dropout_mask is None:
@@ -207,7 +208,7 @@ class Recurrent(Specified):
         bias = weights.b.flatten()
         return [weights.W.flatten(0, 1), weights.U.flatten(0, 1), bias, torch.zeros_like(bias)]
 
-    def _of_steps(self) -> Layers | None:
+    def _of_steps(self) -> Layers:
         """Arrange the parameters of each layer once for all steps; None where a hook may gather them for each."""
         return None if has_hooks(self) else [self._fused(weights) for weights in self.layers]
 

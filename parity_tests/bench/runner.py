@@ -353,8 +353,8 @@ def rows_of(
     sizes, goals = item.sizes_in(framework, bench.quick), item.goals_in(framework, bench.quick)
     for against in dict.fromkeys(goal.against for goal in goals):
         compared = [goal for goal in goals if goal.against == against]
-        job = {"framework": framework, "item": item.name, "sizes": sizes, "device": device, "against": against}
-        job["threads"] = bench.threads
+        what = {"framework": framework, "item": item.name, "sizes": sizes, "against": against}
+        job = {**what, "device": device, "threads": bench.threads}
         parts = list(dict.fromkeys(goal.part for goal in compared))
         report(f"{framework}, {against}: agreement and times")
         timing = {**job, "parts": parts, "rounds": bench.rounds}
