@@ -46,7 +46,7 @@ def masked_softmax(scores: jax.Array, valid_lens: jax.Array) -> jax.Array:
 
 
 def kernels(parameters: Arrays) -> Arrays:
-    """Canonical parameters as Flax has them: the matrices transposed, (features, units).
+    """Canonical parameters as Flax has them, or the reverse: the matrices transposed, (features, units).
 
     Of x @ W.T + b with one row x, XLA makes a loop that takes 30 times as long.
     """
@@ -130,7 +130,7 @@ def parts(parameters: Arrays) -> tuple[Arrays, ...]:
 
 def translator(parameters: Arrays, source: jax.Array, source_lens: jax.Array, inputs: jax.Array) -> jax.Array:
     """The encoder, and the decoder's step in a scan: the logits."""
-    of_encoder, of_decoder = parts(kernels(parameters))
+    of_encoder, of_decoder = parts(parameters)
     keys, state = encode(of_encoder, source, source_lens)
 
     def write(state: jax.Array, token: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -489,7 +489,7 @@ def training_form(problem: Problem, against: str | None, device: str) -> Trainin
         trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
         return TrainingForm(partial(trainer.step, batch), to_numpy)
     optimizer = optax.chain(optax.clip_by_global_norm(MAX_NORM), optax.adam(LEARNING_RATE))
-    parameters: Any = {name: from_numpy(array, device) for name, array in problem.parameters.items()}
+    parameters: Any = kernels({name: from_numpy(array, device) for name, array in problem.parameters.items()})
     model: Callable[..., jax.Array] = translator
     if problem.item.layer == "TransformerTranslator":
         graphdef, parameters, rest = nnx.split(Transformer(problem), nnx.Param, ...)
@@ -521,10 +521,10 @@ def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
         elif against == "jax.nn.dot_product_attention":
             function = jax_dot_product_attention
 
-        def arranged(parameters: Arrays, /, **given: jax.Array) -> tuple[jax.Array, ...]:
-            return function(kernels(parameters), **given)
+        def canonical(arrays: Arrays) -> dict[str, np.ndarray]:
+            return {name: to_numpy(array) for name, array in kernels(arrays).items()}
 
-        return FunctionForm(problem, arranged, arrays, device, partial(jax.tree.map, to_numpy), against != UNCOMPILED)
+        return FunctionForm(problem, function, kernels(arrays), device, canonical, against != UNCOMPILED)
     layer = build(getattr(ours, item.layer), problem.options, "float32", device)
     ours.set_parameters(layer, problem.parameters)
     graphdef, state, rest = nnx.split(layer, nnx.Param, ...)
