@@ -287,7 +287,7 @@ def test_a_form_that_disagrees_has_no_ratio_and_starts_no_further_process():
     assert {row.framework for row in measured.refused} == {"jax"}
     assert all(row.ratio is None and row.reached is None for row in measured.refused)
     assert {job["task"] for job in run.jobs if job["framework"] == "jax"} == {"times"}
-    assert {job["task"] for job in run.jobs if job["framework"] == "torch"} == {"machine", "times", "memory"}
+    assert {job["task"] for job in run.jobs if job["framework"] == "torch"} == {"machine", "times", "memory", "compile"}
 
 
 @pytest.mark.usefixtures("installed")
