@@ -88,10 +88,11 @@ def test_each_page_fits_its_width(visited: Callable[..., webdriver.Chrome], page
 def test_the_search_finds(visited: Callable[..., webdriver.Chrome], words: str, expected: str):
     driver = visited(f"search?q={words}")
 
-    def found(driver: webdriver.Chrome) -> list[str]:
-        return [one.text for one in driver.find_elements(By.CSS_SELECTOR, "#search-results li > a")]
+    def found(driver: webdriver.Chrome) -> bool:
+        links = driver.find_elements(By.CSS_SELECTOR, "#search-results li > a")  # which come one by one
+        return expected in [one.text for one in links[:5]]
 
-    assert expected in WebDriverWait(driver, 20).until(found)[:5]
+    WebDriverWait(driver, 20).until(found)
 
 
 def test_closed_leads_to_fully_masked(visited: Callable[..., webdriver.Chrome]):
