@@ -11,10 +11,10 @@ import tensorflow as tf
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import LAYERS, attention_layer
-from backends.tf.blocked.decoder_steps import blocked_steps, is_shared, takes_steps
+from backends.tf.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.tf.local import LocalAttention
 from backends.tf.masking import size
-from backends.tf.memory import Memory, at_step, last_open, zero_masked
+from backends.tf.memory import Memory, at_step, is_shared, last_open, zero_masked
 from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask, is_usual, joined, projected
 from backends.tf.pooling import average
 from backends.tf.recurrent import Arranged, Layers, recurrent_layer

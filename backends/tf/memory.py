@@ -79,7 +79,7 @@ def joined_masks(memory: Memory, steps: Memory) -> tf.Tensor | None:
 
 def at_step(memory: Memory, step: tf.Tensor) -> Memory:
     """Take the mask's row for that step, or its only row, and set the values that it hides to 0."""
-    if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
+    if is_shared(memory.mask):  # what its only row hides, `prepare` has cleared
         return memory
     last = size(memory.mask, 1) - 1
     row = tf.expand_dims(tf.gather(memory.mask, tf.minimum(step, last), axis=1), axis=1)
@@ -92,3 +92,11 @@ def last_open(memory: Memory) -> tf.Tensor:
     places = tf.range(1, keys + 1)
     allowed = tf.broadcast_to(True if memory.mask is None else memory.mask, (batch, 1, keys))
     return tf.equal(places, tf.reduce_max(tf.where(allowed, places, 0), axis=-1, keepdims=True))
+
+
+# ------------------------------------------------------------------------------------------- particular to TensorFlow
+
+
+def is_shared(mask: tf.Tensor | None) -> bool:
+    """Whether what a mask hides from one step it hides from all."""
+    return mask is None or mask.shape[1] == 1

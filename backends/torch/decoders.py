@@ -28,7 +28,7 @@ from backends.torch.module import (
     takes_scan,
 )
 from backends.torch.pooling import average
-from backends.torch.recurrent import Layers, recurrent_layer
+from backends.torch.recurrent import Laid, recurrent_layer
 from backends.torch.search import beam_search, greedy_search
 
 __all__ = ["LuongState", "BahdanauDecoder", "LuongDecoder", "FixedContextDecoder"]
@@ -246,7 +246,7 @@ class Decoder(Specified, Generic[State]):
         self._check("greedy", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         memory, step = (
             self._prepare(encoder_outputs, valid_lens, mask),
-            partial(self._step, layers=self.rnn._of_steps()),
+            partial(self._step, layers=self._of_steps()),
         )
         return greedy_search(step, self._start(memory, state), memory, **options)
 
@@ -313,7 +313,7 @@ class Decoder(Specified, Generic[State]):
         self._check("beam", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
         memory, step = (
             self._prepare(encoder_outputs, valid_lens, mask),
-            partial(self._step, layers=self.rnn._of_steps()),
+            partial(self._step, layers=self._of_steps()),
         )
         return beam_search(
             step,
@@ -357,13 +357,13 @@ class Decoder(Specified, Generic[State]):
         return self.initial[:, None].expand(-1, batch, -1)
 
     def _step(
-        self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks = (None, None), layers: Layers = None
+        self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks = (None, None), layers: Laid = None
     ) -> Decoded:
         embedded = self.embedding(tokens.long())
         features, state, weights = self._advance(embedded, state, memory, masks, layers)
         return self._logits(features), state, weights
 
-    def _advance(self, embedded: torch.Tensor, state: Any, memory: Memory, masks: Masks, layers: Layers) -> Decoded:
+    def _advance(self, embedded: torch.Tensor, state: Any, memory: Memory, masks: Masks, layers: Laid) -> Decoded:
         """Run one step up to the features of the logits: (features, state, weights)."""
         raise NotImplementedError
 
@@ -373,7 +373,7 @@ class Decoder(Specified, Generic[State]):
         if tokens.shape[1] == 0:  # PyTorch stacks no empty lists
             width = self.sizes["readout_size" if self.sizes.get("readout") == "maxout" else "hidden_size"]
             return embedded.new_zeros(batch, 0, width), state, embedded.new_zeros(batch, 0, keys)
-        features, weights, layers = [], [], self.rnn._of_steps()
+        features, weights, layers = [], [], self._of_steps()
         # unbind, as the gradient of each embedded[:, t] would be an array of the size of embedded.
         for t, token in enumerate(embedded.unbind(dim=1)):
             read, state, attended = self._advance(token, state, at_step(memory, t), masks_at(masks, t), layers)
@@ -410,11 +410,15 @@ class Decoder(Specified, Generic[State]):
             scores = memory.keys[:, None, :, 0].expand(-1, steps, -1)
             attention_dropout_mask = drawn_mask(attention.dropout, scores)
         words, places = tokens.T.unique(return_inverse=True)
-        embedded, layers = self.embedding(words.long()), [rnn._fused(layer) for layer in rnn.layers]
+        embedded, layers = self.embedding(words.long()), rnn._of_steps()
         factors, luong = (dropout_mask, attention_dropout_mask), [W_c.weight, *attentional] if attentional else []
         read = embedded[:, :0] if self.sizes.get("reads") == "context" else embedded
         results = blocked_steps(read, places, state, memory, scoring, layers, *factors, lens, *luong)
         return *results, embedded, places
+
+    def _of_steps(self) -> Laid:
+        """Lay out the weights of the recurrent layers, once for all steps."""
+        return None if has_hooks(self.rnn) else self.rnn._of_steps()
 
     def _run_scanned(self, tokens: torch.Tensor, state: Any, memory: Memory, masks: Masks) -> Decoded:
         """Run all steps as `_run_forced`, for a number of steps that a graph leaves open."""
@@ -537,7 +541,7 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
             self.readout = nn.Linear(read, 2 * pairs, dtype=dtype, device=device)
 
     def _advance(
-        self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, layers: Layers
+        self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, layers: Laid
     ) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
         previous = state[-1, :, : self.sizes["hidden_size"]]
@@ -669,7 +673,7 @@ class LuongDecoder(Decoder[LuongState]):
         return LuongState(rnn, fed, torch.zeros_like(fed[:, 0], dtype=torch.int32))
 
     def _advance(
-        self, embedded: torch.Tensor, state: LuongState, memory: Memory, masks: Masks, layers: Layers
+        self, embedded: torch.Tensor, state: LuongState, memory: Memory, masks: Masks, layers: Laid
     ) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
         feeding = self.sizes["input_feeding"]
@@ -780,7 +784,7 @@ class FixedContextDecoder(Decoder[torch.Tensor]):
         )
 
     def _advance(
-        self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, layers: Layers
+        self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, layers: Laid
     ) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
         last = last_open(memory)

@@ -16,7 +16,6 @@ from backends.torch.module import (
     Specified,
     drawn,
     drawn_mask,
-    has_hooks,
     leaves_graph,
     outside_graph,
     redraw,
@@ -32,8 +31,10 @@ HOLD = 1e4
 
 State = tuple[torch.Tensor, ...]
 """The state of one layer in one direction: its output, (batch, hidden_size), and behind it an LSTM's cells."""
-Layers: TypeAlias = list[list[torch.Tensor]] | None
-"""The parameters of each layer as PyTorch's kernels take them, or None where each step arranges them."""
+Layers: TypeAlias = list[list[torch.Tensor]]
+"""The parameters of each layer as PyTorch's kernels take them."""
+Laid: TypeAlias = Layers | None
+"""Those parameters, laid out once for all steps; None where each step arranges them, as a hook may gather them then."""
 
 
 class Recurrent(Specified):
@@ -159,13 +160,13 @@ class Recurrent(Specified):
         inputs: torch.Tensor,
         state: torch.Tensor,
         dropout_mask: torch.Tensor | None,
-        layers: Layers = None,
+        layers: Laid = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one step: (output, state). layers is what `_of_steps` gives."""
         if dropout_mask is None:
             dropout_mask = drawn_mask(self.dropout, inputs, shape=self._between(inputs.shape[0]))
         output, states = inputs, []
-        for index, weights in enumerate(map(self._fused, self.layers) if layers is None else layers):
+        for index, weights in enumerate(self._of_steps() if layers is None else layers):
             if index > 0 and dropout_mask is not None:
                 output = output * dropout_mask[index - 1]
             after = self._cell(weights, output, self._vectors(state[index]))
@@ -209,8 +210,8 @@ class Recurrent(Specified):
         return [weights.W.flatten(0, 1), weights.U.flatten(0, 1), bias, torch.zeros_like(bias)]
 
     def _of_steps(self) -> Layers:
-        """Arrange the parameters of each layer once for all steps; None where a hook may gather them for each."""
-        return None if has_hooks(self) else [self._fused(weights) for weights in self.layers]
+        """Arrange the parameters of each layer, which a decoder does once for all steps."""
+        return [self._fused(weights) for weights in self.layers]
 
     @property
     def _keeps(self) -> bool:

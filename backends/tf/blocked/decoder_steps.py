@@ -13,6 +13,7 @@ from attention_core.errors import AttentionError
 from backends.tf.blocked import choice
 from backends.tf.blocked.additive import KEY_BOUND, chosen_by, factor, form_of, hidden
 from backends.tf.masking import open_keys, size, softmax_over
+from backends.tf.memory import is_shared
 
 STEPS_MIN_ELEMENTS = 2**12
 """The elements, batch · steps · keys · features, from which on a decoder's steps are one function in a graph."""
@@ -46,11 +47,6 @@ def takes_steps(
     else:
         large = math.prod((*keys.shape, tokens.shape[1])) >= STEPS_MIN_ELEMENTS
     return large and not choice.has_tangents(state, keys, values)
-
-
-def is_shared(mask: tf.Tensor | None) -> bool:
-    """Whether what a mask hides from one step it hides from all."""
-    return mask is None or mask.shape[1] == 1
 
 
 class Scoring(NamedTuple):
