@@ -88,6 +88,11 @@ class Item:
         goals = [goal for goal in self.goals if goal.framework == framework]
         return [replace(goal, least=None, aim=None) for goal in goals] if quick else goals
 
+    def variant(self, suffix: str, words: str, **sizes: int) -> Item:
+        """The same at other sizes, with what its name and its summary say of them."""
+        summary = f"{self.summary}, {words}"
+        return replace(self, name=f"{self.name}-{suffix}", summary=summary, sizes={**self.sizes, **sizes})
+
     def against(self, other: str) -> Item:
         """The same in all its directions against something else, with nothing to reach."""
         goals = (Goal(goal.framework, goal.direction, against=other, part=goal.part) for goal in self.goals)
@@ -197,9 +202,7 @@ DOT = Item(
     quick={"batch": 2, "heads": 2, "queries": 64, "keys": 64},
     keywords={"need_weights": False},
 )
-DOT_LONG = replace(
-    DOT, name="dot-long", summary="dot-product attention, context only, long", sizes={**DOT.sizes, "keys": 4096}
-)
+DOT_LONG = DOT.variant("long", "long", keys=4096)
 WEIGHTS = replace(
     DOT,
     name="dot-weights",
@@ -207,9 +210,7 @@ WEIGHTS = replace(
     goals=timed("torch", (2, 3), (3, 4)),
     keywords={},
 )
-WEIGHTS_LONG = replace(
-    WEIGHTS, name="dot-weights-long", summary="dot-product attention, weights returned, long", sizes=DOT_LONG.sizes
-)
+WEIGHTS_LONG = WEIGHTS.variant("long", "long", keys=4096)
 TRANSLATOR = Item(
     "translator",
     "a translator's training step, sentences of 20 tokens",
@@ -263,24 +264,9 @@ TRANSLATOR_LUONG = replace(
     goals=(Goal("torch", "training", 2), Goal("torch", "training", 1.5, against=JOEYNMT)),
     options={"bidirectional": True, "bridge": "concatenate", "decoder": "luong", "score": "additive"},
 )
-TRANSLATOR_LUONG_SHORT = replace(
-    TRANSLATOR_LUONG,
-    name="translator-luong-short",
-    summary=f"{TRANSLATOR_LUONG.summary}, sentences of 10 tokens",
-    sizes=TRANSLATOR_SHORT.sizes,
-)
-TRANSLATOR_LUONG_LONG = replace(
-    TRANSLATOR_LUONG,
-    name="translator-luong-long",
-    summary=f"{TRANSLATOR_LUONG.summary}, sentences of 50 tokens",
-    sizes=TRANSLATOR_LONG.sizes,
-)
-TRANSLATOR_LUONG_128 = replace(
-    TRANSLATOR_LUONG,
-    name="translator-luong-128",
-    summary=f"{TRANSLATOR_LUONG.summary}, 128 sentences",
-    sizes=TRANSLATOR_128.sizes,
-)
+TRANSLATOR_LUONG_SHORT = TRANSLATOR_LUONG.variant("short", "sentences of 10 tokens", steps=10, keys=10)
+TRANSLATOR_LUONG_LONG = TRANSLATOR_LUONG.variant("long", "sentences of 50 tokens", steps=50, keys=50)
+TRANSLATOR_LUONG_128 = TRANSLATOR_LUONG.variant("128", "128 sentences", batch=128)
 TRANSLATOR_GENERAL = replace(
     TRANSLATOR_LUONG,
     name="translator-general",
@@ -309,12 +295,7 @@ TRANSLATOR_GREEDY = replace(
     goals=search(1.5),
     outputs=("sentences",),
 )
-TRANSLATOR_GREEDY_ONE = replace(
-    TRANSLATOR_GREEDY,
-    name="translator-greedy-one",
-    summary=f"{TRANSLATOR_GREEDY.summary}, one sentence",
-    sizes={**TRANSLATOR.sizes, "batch": 1},
-)
+TRANSLATOR_GREEDY_ONE = TRANSLATOR_GREEDY.variant("one", "one sentence", batch=1)
 TRANSLATOR_BEAM = replace(
     TRANSLATOR_GREEDY,
     name="translator-beam",
@@ -322,12 +303,7 @@ TRANSLATOR_BEAM = replace(
     goals=search(1.3),
     keywords={"width": 5},
 )
-TRANSLATOR_BEAM_ONE = replace(
-    TRANSLATOR_BEAM,
-    name="translator-beam-one",
-    summary=f"{TRANSLATOR_BEAM.summary}, one sentence",
-    sizes=TRANSLATOR_GREEDY_ONE.sizes,
-)
+TRANSLATOR_BEAM_ONE = TRANSLATOR_BEAM.variant("one", "one sentence", batch=1)
 GREEDY_PLAIN = replace(
     TRANSLATOR,
     name="translator-greedy-plain",
@@ -335,12 +311,7 @@ GREEDY_PLAIN = replace(
     goals=tuple(replace(goal, direction="forward", part="forward", least=1.5) for goal in TRANSLATOR.goals),
     outputs=("sentences",),
 )
-GREEDY_PLAIN_ONE = replace(
-    GREEDY_PLAIN,
-    name="translator-greedy-plain-one",
-    summary=f"{GREEDY_PLAIN.summary}, one sentence",
-    sizes=TRANSLATOR_GREEDY_ONE.sizes,
-)
+GREEDY_PLAIN_ONE = GREEDY_PLAIN.variant("one", "one sentence", batch=1)
 BEAM_PLAIN = replace(
     GREEDY_PLAIN,
     name="translator-beam-plain",
@@ -348,12 +319,7 @@ BEAM_PLAIN = replace(
     goals=tuple(replace(goal, least=1.3) for goal in GREEDY_PLAIN.goals),
     keywords={"width": 5, "num_best": 5},
 )
-BEAM_PLAIN_ONE = replace(
-    BEAM_PLAIN,
-    name="translator-beam-plain-one",
-    summary=f"{BEAM_PLAIN.summary}, one sentence",
-    sizes=TRANSLATOR_GREEDY_ONE.sizes,
-)
+BEAM_PLAIN_ONE = BEAM_PLAIN.variant("one", "one sentence", batch=1)
 TRANSFORMER = Item(
     "transformer",
     "a Transformer's training step, sentences of 20 tokens",
@@ -372,12 +338,7 @@ TRANSFORMER_GREEDY = replace(
     ),
     outputs=("sentences",),
 )
-TRANSFORMER_GREEDY_ONE = replace(
-    TRANSFORMER_GREEDY,
-    name="transformer-greedy-one",
-    summary=f"{TRANSFORMER_GREEDY.summary}, one sentence",
-    sizes={**TRANSFORMER.sizes, "batch": 1},
-)
+TRANSFORMER_GREEDY_ONE = TRANSFORMER_GREEDY.variant("one", "one sentence", batch=1)
 TRANSFORMER_GREEDY_LONG = replace(
     TRANSFORMER_GREEDY,
     name="transformer-greedy-long",
@@ -391,12 +352,7 @@ TRANSFORMER_BEAM = replace(
     summary="beam search by the Transformer, 5 hypotheses, 20 tokens",
     keywords={"width": 5, "num_best": 5},  # the best alone is that of greedy decoding: it shows no mistake of a beam
 )
-TRANSFORMER_BEAM_ONE = replace(
-    TRANSFORMER_BEAM,
-    name="transformer-beam-one",
-    summary=f"{TRANSFORMER_BEAM.summary}, one sentence",
-    sizes=TRANSFORMER_GREEDY_ONE.sizes,
-)
+TRANSFORMER_BEAM_ONE = TRANSFORMER_BEAM.variant("one", "one sentence", batch=1)
 
 ITEMS = {
     item.name: item
