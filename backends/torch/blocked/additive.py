@@ -66,6 +66,9 @@ SATURATED = {torch.float32: 10.0, torch.float64: 20.0}
 BY_FEATURES, BY_ROWS = 2**18, 2**17
 """The elements of a block on a CPU: what stays in its cache, and is worth the cost of a call."""
 
+TOGETHER = 2**20
+"""The elements of a block in its gradients: several features at once, which PyTorch divides among threads."""
+
 BY_ROWS_ELSEWHERE = 2**26
 """The elements of a block on other devices."""
 
@@ -206,14 +209,15 @@ def gradients_by_features(
     p *= 2 * a
     for n, rows in blocks_of_scores(g, BY_FEATURES):
         given, column, other = g[n, rows].contiguous(), columns[:, n, :, rows], c[:, n]
-        y = torch.empty_like(given)
-        by_query, by_key = y.new_empty(a[:, n, rows].shape), y.new_empty(*column.shape[:3], len(k[0]))
-        vectors = column.unbind(), other.unbind(), by_query.unbind(), by_key.unbind()
-        for one_h, other_h, by_query_h, by_key_h in zip(*vectors, strict=True):
-            torch.addcmul(ones, one_h[:, 0, :, None], other_h[:, None], out=y)
-            torch.div(given, y.mul_(y), out=y)
-            torch.bmm(y, other_h[:, :, None], out=by_query_h[:, :, None])
-            torch.bmm(one_h, y, out=by_key_h)
+        room = given.new_empty(min(len(a), max(1, TOGETHER // given.numel())), *given.shape)
+        by_query, by_key = room.new_empty(a[:, n, rows].shape), room.new_empty(*column.shape[:3], len(k[0]))
+        groups = (array.split(len(room)) for array in (column, other, by_query, by_key))
+        for columns_h, others_h, by_query_h, by_key_h in zip(*groups, strict=True):
+            y = torch.addcmul(ones, columns_h[:, :, 0, :, None], others_h[:, :, None], out=room[: len(others_h)])
+            y = torch.div(given, y.mul_(y), out=y).flatten(0, 1)
+            # A row on the left: with a column on the right, the product of a batch takes eight times as long.
+            torch.bmm(others_h.flatten(0, 1)[:, None], y.mT, out=by_query_h.flatten(0, 1)[:, None])
+            torch.bmm(columns_h.flatten(0, 1), y, out=by_key_h.flatten(0, 1))
         dw += (by_query * p[:, n, rows]).sum(dim=(1, 2)) + (by_key[:, :, 1] * remainders[:, n]).sum(dim=(1, 2))
         dq[n, rows] = by_query.permute(1, 2, 0)
         of_keys[:, n] += by_key[:, :, 0]

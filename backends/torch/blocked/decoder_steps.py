@@ -542,7 +542,8 @@ class Products:
 
     def score(self, query: torch.Tensor, scores: torch.Tensor) -> None:
         """Set the scores to scale · q·k."""
-        torch.bmm(self.keys[: len(query)], query[..., None], out=scores[..., None])
+        # A row on the left: with a column on the right, the product of a batch takes eight times as long.
+        torch.bmm(query[:, None], self.keys[: len(query)].mT, out=scores[:, None])
         scores *= self.scale
 
     def retreat(self, query: torch.Tensor, d_scores: torch.Tensor, d_query: torch.Tensor) -> None:
