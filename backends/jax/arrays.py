@@ -39,9 +39,10 @@ def located(device: str) -> jax.Device:
 
 
 def varying(start: Tree, *read: Any) -> Tree:
-    """The start of a loop, varying over the axes of a mesh over which it or what the loop reads varies.
+    """The start of a loop, and its weights, varying over the axes of a mesh over which anything varies that it reads.
 
     Under jax.shard_map alone anything varies, and there a loop must give what it was started with, in this, too.
+    Weights that vary from before the loop have a gradient that the devices add up once, and not after every step.
     """
     axes = frozenset().union(*map(axes_of, jax.tree.leaves((start, read))))
     return jax.tree.map(lambda array: vary(array, axes - axes_of(array)), start)

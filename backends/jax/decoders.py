@@ -369,11 +369,12 @@ class Decoder(Specified, Generic[State]):
         @partial(jax.checkpoint, prevent_cse=False)
         def step(state: Any, at: tuple[Any, ...]) -> tuple[Any, tuple[jax.Array, jax.Array]]:
             t, embedded, masks = at
-            features, state, attended = self._advance(embedded, state, at_step(memory, t), masks)
+            features, state, attended = layer._advance(embedded, state, at_step(memory, t), masks)
             return state, (features, attended)
 
         every = jnp.arange(len(embedded)), embedded, steps_first(masks)
-        state, (features, weights) = jax.lax.scan(step, varying(state, self, memory, every), every)
+        state, layer, memory = varying((state, self, memory), every)
+        state, (features, weights) = jax.lax.scan(step, state, every)
         return jnp.swapaxes(features, 0, 1), state, jnp.swapaxes(weights, 0, 1)
 
     def _logits(self, features: jax.Array) -> jax.Array:

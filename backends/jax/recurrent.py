@@ -318,7 +318,8 @@ def scan(
     backward: bool,
 ) -> tuple[jax.Array, State]:
     """Run one layer in one direction; padding, which a backward scan meets first, leaves the state alone."""
-    valid, state = None if lens is None else valid_steps(inputs.shape[1], lens), varying(state, weights, inputs, lens)
+    valid = None if lens is None else valid_steps(inputs.shape[1], lens)
+    state, weights = varying((state, weights), inputs, lens)
 
     def step(state: State, at: tuple[jax.Array, jax.Array | None]) -> tuple[State, jax.Array]:
         projected, valid = at

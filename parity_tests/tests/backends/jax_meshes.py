@@ -149,8 +149,8 @@ def batch_under_jit(layer: Any, call: Function, arrays: list[jax.Array]) -> dict
     }
 
 
-def under_shard_map(layer: Any, call: Function, arrays: list[jax.Array]) -> float:
-    """The error of a loss of the layer's output, and of its gradients by the parameters."""
+def under_shard_map(layer: Any, call: Function, arrays: list[jax.Array]) -> dict[str, Any]:
+    """The compiled text of a program for a loss and its gradients by the parameters, and their error."""
     graphdef, state = nnx.split(layer)
 
     def loss(state: Any, *given: jax.Array) -> jax.Array:
@@ -161,8 +161,9 @@ def under_shard_map(layer: Any, call: Function, arrays: list[jax.Array]) -> floa
 
     specs = (PartitionSpec(), *[PartitionSpec("data")] * len(arrays))
     mapped = jax.shard_map(summed, mesh=MESH, in_specs=specs, out_specs=PartitionSpec())
-    actual, expected = (jax.jit(jax.value_and_grad(of))(state, *arrays) for of in (mapped, loss))
-    return difference(actual, expected)
+    made = jax.jit(jax.value_and_grad(mapped)).lower(state, *arrays).compile()
+    expected = jax.jit(jax.value_and_grad(loss))(state, *arrays)
+    return {"program": made.as_text(), "error": difference(made(state, *arrays), expected)}
 
 
 TYPED = {"encoder": True, "translator": True, "weights": False, "multi-head": False}
