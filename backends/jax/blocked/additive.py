@@ -181,7 +181,7 @@ def plain_gradients(query: Side, key: Side, cotangents: jax.Array) -> Gradients:
     """The sums of a block, by the plain tanh."""
     tanh, cotangents = jnp.tanh(query[0][..., None] + key[0][:, :, None]), cotangents[:, None]
     y = cotangents * (1.0 - jnp.square(tanh))
-    return over_others(y, jnp.ones_like(key[0])), over_rows(y), jnp.sum(over_rows(cotangents * tanh), axis=(0, 2))
+    return over_others(y, key[0] ** 0), over_rows(y), jnp.sum(over_rows(cotangents * tanh), axis=(0, 2))
 
 
 def over_others(y: jax.Array, factors: jax.Array) -> jax.Array:
@@ -190,8 +190,11 @@ def over_others(y: jax.Array, factors: jax.Array) -> jax.Array:
 
 
 def over_rows(y: jax.Array) -> jax.Array:
-    """The same over the queries."""
-    return jnp.einsum("bhro,bhr->bho", y, jnp.ones_like(y[..., 0]))
+    """The same over the queries.
+
+    Ones as a power of y: jax.vmap gives them its axis, too, and without it XLA would transpose every block.
+    """
+    return jnp.einsum("bhro,bhr->bho", y, y[..., 0] ** 0)
 
 
 def scale_of(w_v: jax.Array) -> jax.Array:

@@ -80,6 +80,16 @@ def test_blocks_under_jit_and_vmap_are_equal(path: str):
     assert_close(one_by_one(*arrays[:2]), attention.additive_score(*arrays))
 
 
+@pytest.mark.parametrize("tanh", [additive.FACTORED, additive.PLAIN], ids=["factored", "plain"])
+def test_gradients_side_by_side_are_products_with_an_axis_more(tanh: additive.Tanh):
+    """A factor that jax.vmap gives no axis would have it transpose every block of the other."""
+    query, key = jnp.ones((2, 1, 3, 5)), jnp.ones((2, 1, 3, 4))
+    sides = [(side, side)[: 2 if tanh is additive.FACTORED else 1] for side in (query, key)]
+    program = str(jax.make_jaxpr(jax.vmap(tanh.gradients))(*sides, jnp.ones((2, 1, 5, 4))))
+    batch_axes = re.findall(r"dimension_numbers=\(\(\[.*?\], \[.*?\]\), \((\[.*?\]), \[.*?\]\)\)", program)
+    assert batch_axes.count("[0, 1, 2]") == 3
+
+
 def heads(queries: int = 5, keys: int = 7) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Queries, keys and values of two heads, and a mask of rows that closes one row and hides one key from all."""
     rng = np.random.default_rng(1)
