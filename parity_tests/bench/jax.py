@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import backends.jax as ours
 from attention_core.operators.training import Batch
@@ -27,12 +28,13 @@ Arrays = dict[str, jax.Array]
 
 
 def configure(threads: int) -> None:
-    """Run in the calling thread; XLA takes as many threads as there are cores to run on.
+    """Run in the calling thread; the CPU is as many devices as threads are asked for.
 
     Otherwise a call returns with its result, and gives back its memory later: at the cost of the other form, whose turn
     it is then.
     """
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    jax.config.update("jax_num_cpu_devices", threads)
 
 
 # ----------------------------------------------------------------------------------------- as tutorials write them
@@ -374,7 +376,12 @@ class FunctionForm(Form):
         canonical: Callable[[Any], Mapping[str, np.ndarray]],
         compiled: bool = True,
     ) -> None:
-        super().__init__(problem, partial(from_numpy, device=device))
+        divided = device == "cpu" and jax.device_count("cpu") > 1
+        place = partial(placed, problem.sizes["batch"]) if divided else partial(from_numpy, device=device)
+        super().__init__(problem, place)
+        if divided:
+            function = by_devices(function, problem.sizes["batch"])
+            parameters = jax.device_put(parameters, NamedSharding(devices(), PartitionSpec()))
         self.canonical, self.parameters, target = canonical, parameters, self.target
         self.rest = {name: array for name, array in self.inputs.items() if name not in LEARNED}
         optimizer = optax.adam(1e-3)
@@ -425,6 +432,36 @@ class FunctionForm(Form):
     def analysed(self, part: str) -> int:
         """The bytes that the compiled function takes beside its arguments and results, as XLA has planned them."""
         return max(int(self.compiled(part).memory_analysis().temp_size_in_bytes), 1)
+
+
+def devices() -> Mesh:
+    """The devices of the CPU, among which a batch is divided."""
+    return jax.make_mesh((jax.device_count("cpu"),), ("batch",), axis_types=(AxisType.Auto,))
+
+
+def divided_batch(batch: int, array: Any) -> PartitionSpec:
+    """Where an array has its batch: first, or after the layers."""
+    return PartitionSpec(*("batch" if axis == array.shape.index(batch) else None for axis in range(array.ndim)))
+
+
+def placed(batch: int, array: np.ndarray) -> jax.Array:
+    """The array with each device's part of the batch there."""
+    return jax.device_put(array, NamedSharding(devices(), divided_batch(batch, array)))
+
+
+def by_devices(function: Function, batch: int) -> Function:
+    """The function of each device's part of a batch; all have the parameters."""
+
+    def called(parameters: Any, **arrays: jax.Array) -> tuple[jax.Array, ...]:
+        def of_part(parameters: Any, arrays: Arrays) -> tuple[jax.Array, ...]:
+            return function(parameters, **arrays)
+
+        results = jax.eval_shape(of_part, parameters, arrays)
+        given, returned = (jax.tree.map(partial(divided_batch, batch), tree) for tree in (arrays, results))
+        specs = {"in_specs": (PartitionSpec(), given), "out_specs": returned}
+        return jax.shard_map(of_part, mesh=devices(), **specs)(parameters, arrays)
+
+    return called
 
 
 THIRD_PARTY: dict[str, Function] = {

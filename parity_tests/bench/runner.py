@@ -51,8 +51,6 @@ SHARE = 0.6
 LOOKS_SECONDS = 0.05
 LONGEST_SECONDS = 3600.0
 KEPT_CHARACTERS = 400
-XLA_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
-"""What keeps XLA to one thread in every parity run."""
 
 
 DERIVED = ("tokens_per_second", "rate", "reached")
@@ -231,11 +229,7 @@ def environment_of(job: Mapping[str, Any]) -> dict[str, str]:
     chosen = environment(job["framework"], programs_folder(), job["device"])
     chosen.pop("JAX_COMPILATION_CACHE_DIR", None)  # what is read from a cache is not compiled
     chosen["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
-    if (threads := job.get("threads", 1)) > 1:
-        chosen |= dict.fromkeys(THREADS, str(threads))
-        if "XLA_FLAGS" in chosen:
-            chosen["XLA_FLAGS"] = chosen["XLA_FLAGS"].replace(XLA_ONE_THREAD, "")
-    return chosen
+    return chosen | dict.fromkeys(THREADS, str(job.get("threads", 1)))
 
 
 def free_bytes() -> int:

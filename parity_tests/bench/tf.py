@@ -27,9 +27,9 @@ Tensors = dict[str, Tensor]
 
 
 def configure(threads: int) -> None:
-    """The number of threads of an operation; all else as TensorFlow has it."""
+    """The number of threads of an operation, and of operations at once, which are equal in TensorFlow by default."""
     tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
 
 
 # ----------------------------------------------------------------------------------------- as tutorials write them
