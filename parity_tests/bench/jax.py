@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
@@ -381,7 +382,7 @@ class FunctionForm(Form):
         super().__init__(problem, place)
         if divided:
             function = by_devices(function, problem.sizes["batch"])
-            parameters = jax.device_put(parameters, NamedSharding(devices(), PartitionSpec()))
+            parameters = jax.device_put(parameters, NamedSharding(mesh_of(problem.sizes["batch"]), PartitionSpec()))
         self.canonical, self.parameters, target = canonical, parameters, self.target
         self.rest = {name: array for name, array in self.inputs.items() if name not in LEARNED}
         optimizer = optax.adam(1e-3)
@@ -434,9 +435,10 @@ class FunctionForm(Form):
         return max(int(self.compiled(part).memory_analysis().temp_size_in_bytes), 1)
 
 
-def devices() -> Mesh:
-    """The devices of the CPU, among which a batch is divided."""
-    return jax.make_mesh((jax.device_count("cpu"),), ("batch",), axis_types=(AxisType.Auto,))
+def mesh_of(batch: int) -> Mesh:
+    """As many devices of the CPU as divide the batch evenly."""
+    count = math.gcd(batch, jax.device_count("cpu"))
+    return jax.make_mesh((count,), ("batch",), axis_types=(AxisType.Auto,), devices=jax.devices("cpu")[:count])
 
 
 def divided_batch(batch: int, array: Any) -> PartitionSpec:
@@ -446,7 +448,7 @@ def divided_batch(batch: int, array: Any) -> PartitionSpec:
 
 def placed(batch: int, array: np.ndarray) -> jax.Array:
     """The array with each device's part of the batch there."""
-    return jax.device_put(array, NamedSharding(devices(), divided_batch(batch, array)))
+    return jax.device_put(array, NamedSharding(mesh_of(batch), divided_batch(batch, array)))
 
 
 def by_devices(function: Function, batch: int) -> Function:
@@ -459,7 +461,7 @@ def by_devices(function: Function, batch: int) -> Function:
         results = jax.eval_shape(of_part, parameters, arrays)
         given, returned = (jax.tree.map(partial(divided_batch, batch), tree) for tree in (arrays, results))
         specs = {"in_specs": (PartitionSpec(), given), "out_specs": returned}
-        return jax.shard_map(of_part, mesh=devices(), **specs)(parameters, arrays)
+        return jax.shard_map(of_part, mesh=mesh_of(batch), **specs)(parameters, arrays)
 
     return called
 

@@ -19,6 +19,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from attention_core.draws import uniform
 from backends import jax as attention
 from backends.jax.blocked import additive, blocks, dot_product, set_path
+from parity_tests.bench import jax as bench
+from parity_tests.bench.items import ITEMS
+from parity_tests.bench.measure import validate
+from parity_tests.bench.problem import Problem
 
 Function = Callable[..., jax.Array]
 
@@ -194,12 +198,25 @@ def under_explicit_axes(name: str) -> tuple[float, bool]:
     return difference(actual, gradients(output)(state, *arrays)), actual[1].sharding.is_equivalent_to(batch, 3)
 
 
+SIZES = {"batch": 8, "hidden": 6, "layers": 2, "vocabulary": 11, "steps": 3, "queries": 3, "keys": 5}
+"""Those of an item of the bench; four devices divide its batch."""
+
+
+def in_the_bench(name: str) -> float:
+    """The distance, in eps, of outputs and gradients of an item whose batch is divided from those of one device."""
+    problem = Problem(ITEMS[name], SIZES)
+    divided, whole = (bench.form(problem, None, device) for device in ("cpu", "cpu:0"))
+    assert len(divided.learned[next(iter(divided.learned))].sharding.device_set) == 4
+    return max(validate(divided, whole, True).values())
+
+
 PARTS: dict[str, Callable[[str], Any]] = {
     "jit": lambda name: under_jit(*kernels()[name]),
     "explicit": lambda name: under_jit(*kernels()[name], EXPLICIT),
     "batch": lambda name: batch_under_jit(*layers()[name]),
     "shard_map": lambda name: under_shard_map(*layers()[name]),
     "typed": under_explicit_axes,
+    "bench": in_the_bench,
 }
 
 if __name__ == "__main__":

@@ -97,3 +97,8 @@ def test_devices_add_up_gradients_after_a_loop_and_not_in_every_step(place: str,
 def test_a_layer_takes_a_batch_that_is_sharded_over_explicit_axes(place: str, answers: dict[str, Any]):
     error, sharded = answers[place]
     assert error < 1e-5 and sharded
+
+
+@pytest.mark.parametrize("place", ["bench/additive-context", "bench/decoder"])
+def test_a_batch_that_the_bench_divides_has_the_results_of_one_device(place: str, answers: dict[str, Any]):
+    assert answers[place] < 32
