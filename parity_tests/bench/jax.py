@@ -377,12 +377,11 @@ class FunctionForm(Form):
         canonical: Callable[[Any], Mapping[str, np.ndarray]],
         compiled: bool = True,
     ) -> None:
-        divided = device == "cpu" and jax.device_count("cpu") > 1
-        place = partial(placed, problem.sizes["batch"]) if divided else partial(from_numpy, device=device)
+        place, batch = partial(from_numpy, device=device), problem.sizes["batch"]
+        if device == "cpu" and jax.device_count("cpu") > 1:
+            place, function = partial(placed, batch), by_devices(function, batch)
+            parameters = jax.device_put(parameters, NamedSharding(mesh_of(batch), PartitionSpec()))
         super().__init__(problem, place)
-        if divided:
-            function = by_devices(function, problem.sizes["batch"])
-            parameters = jax.device_put(parameters, NamedSharding(mesh_of(problem.sizes["batch"]), PartitionSpec()))
         self.canonical, self.parameters, target = canonical, parameters, self.target
         self.rest = {name: array for name, array in self.inputs.items() if name not in LEARNED}
         optimizer = optax.adam(1e-3)

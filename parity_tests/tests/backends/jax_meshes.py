@@ -1,6 +1,6 @@
 """What test_jax_sharding.py asks of a process with four devices: run as a module, it prints its answers as JSON.
 
-It takes the names of layers: those that run under jit with a sharded batch, and those that run under shard_map.
+It takes places, part/name: a part of PARTS, and the layer, kernel or item of the bench that runs there.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def in_the_bench(name: str) -> float:
     """The distance, in eps, of outputs and gradients of an item whose batch is divided from those of one device."""
     problem = Problem(ITEMS[name], SIZES)
     divided, whole = (bench.form(problem, None, device) for device in ("cpu", "cpu:0"))
-    assert len(divided.learned[next(iter(divided.learned))].sharding.device_set) == 4
+    assert all(len(array.sharding.device_set) == 4 for array in divided.inputs.values())
     return max(validate(divided, whole, True).values())
 
 

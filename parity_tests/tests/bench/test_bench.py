@@ -354,6 +354,8 @@ def test_a_job_has_as_many_threads_as_it_says(framework: str):
     for threads in (1, 2):
         chosen = runner.environment_of({"framework": framework, "device": "cpu", "threads": threads})
         assert {chosen[name] for name in THREADS} == {str(threads)}
+        # In JAX, devices have a thread each.
+        assert ("--xla_cpu_multi_thread_eigen=false" in chosen.get("XLA_FLAGS", "")) == (framework == "jax")
 
 
 def test_threads_have_cores(monkeypatch: pytest.MonkeyPatch):
