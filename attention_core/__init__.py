@@ -1,4 +1,4 @@
-"""What is specified: the arguments of a call go in; the expected outputs, or the words of a refusal, come out.
+"""The specification of attention: operators and layers as data, error messages, and a NumPy reference.
 
 `attention_core.operators` has every function and layer as data, `attention_core.errors` every error message,
 `attention_core.reference` the formulas in NumPy. Nothing here imports a framework, starts a process or opens a file.

@@ -1,4 +1,4 @@
-"""What is implemented: the name of a framework goes in; a package with the specification's layers comes out.
+"""The implementations of the specification: a package for each framework, and the files of their weights.
 
     import backends
 

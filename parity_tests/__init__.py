@@ -1,4 +1,4 @@
-"""The parity tests: implementations of attention go in; verdicts on their agreement come out.
+"""The parity tests: whether implementations of attention agree, in outputs and gradients.
 
 Cases are run in a process for each implementation, and the recordings are compared. `assert_parity` compares two arrays
 in any test.

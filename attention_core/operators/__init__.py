@@ -1,4 +1,4 @@
-"""Functions and layers as data: a name goes in; a signature, axes, formula and source come out.
+"""The specified functions and layers as data: signatures, axes, formulas and sources.
 
 The files have the same names in every backend.
 """
@@ -6,6 +6,7 @@ The files have the same names in every backend.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 
 from attention_core.operators import (
     attention,
@@ -72,6 +73,8 @@ FILE_OF = {entry.name: file for file, entries in OF_FILES.items() for entry in e
     entry.name: "training" for entry in training.UPDATES
 }
 """The file of each function and layer, by name."""
+EXPORTED = (*OF_FILES, "memory", "parameters")
+"""The files whose names a backend exports, and the reference."""
 
 
 def find(name: str) -> Operator | Layer:
@@ -80,3 +83,8 @@ def find(name: str) -> Operator | Layer:
         if entry.name == name:
             return entry
     raise KeyError(f"no operator {name!r}; there are {', '.join(entry.name for entry in ENTRIES)}")
+
+
+def exports(package: str) -> list[str]:
+    """The public names of a backend or of the reference: what its files list in `__all__`."""
+    return [name for file in EXPORTED for name in import_module(f"{package}.{file}").__all__]

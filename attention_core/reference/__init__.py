@@ -1,4 +1,4 @@
-"""The formulas in NumPy: arrays go in; the outputs that every backend has to match come out.
+"""The formulas in NumPy: the outputs that every backend has to match.
 
 The reference is float64 throughout, and differentiable by complex step.
 
@@ -9,32 +9,7 @@ perturbations. Formulas therefore compare by the real part, write the sigmoid by
 No random numbers are drawn: whatever the option dropout says, what is dropped is what the dropout masks say.
 """
 
-from attention_core.reference import (
-    attention,
-    compressed,
-    decoders,
-    encoders,
-    feed_forward,
-    hard,
-    images,
-    linear,
-    local,
-    masking,
-    memory,
-    multi_head,
-    normalization,
-    parameters,
-    pooling,
-    positions,
-    recurrent,
-    regression,
-    scoring,
-    segments,
-    training,
-    transformer,
-    transformer_layers,
-    translation,
-)
+from attention_core.operators import exports
 from attention_core.reference.attention import *
 from attention_core.reference.compressed import *
 from attention_core.reference.decoders import *
@@ -60,29 +35,4 @@ from attention_core.reference.transformer import *
 from attention_core.reference.transformer_layers import *
 from attention_core.reference.translation import *
 
-__all__ = [
-    *attention.__all__,
-    *compressed.__all__,
-    *decoders.__all__,
-    *encoders.__all__,
-    *feed_forward.__all__,
-    *hard.__all__,
-    *images.__all__,
-    *linear.__all__,
-    *local.__all__,
-    *masking.__all__,
-    *memory.__all__,
-    *multi_head.__all__,
-    *normalization.__all__,
-    *parameters.__all__,
-    *pooling.__all__,
-    *positions.__all__,
-    *recurrent.__all__,
-    *regression.__all__,
-    *scoring.__all__,
-    *segments.__all__,
-    *training.__all__,
-    *transformer.__all__,
-    *transformer_layers.__all__,
-    *translation.__all__,
-]
+__all__ = exports(__name__)

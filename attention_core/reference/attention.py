@@ -79,22 +79,6 @@ class Attention(Specified):
         """Project the keys and zero what no query may attend to, once for many queries.
 
         memory = (projected keys, values, mask), with keys and values 0 where no query may attend
-
-        Args:
-            keys: (batch, [key_heads or heads], keys, features or key_size or key_features); key vectors, one for each
-                value
-            values: (batch, [key_heads or heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
-        Returns:
-            memory: a `Memory`, which `attend` and `step` take
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            ShapeError: more keys than a location score has positions
-            ShapeError: heads of queries that key heads cannot share evenly
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return self._prepare(keys, values, valid_lens, mask)
@@ -117,25 +101,6 @@ class Attention(Specified):
         A key of the memory that any query could attend to is open to all later ones. With position, the memory keeps
         its number of keys, as compilers need it: prepare one with hidden keys as room, whose valid_lens are the first
         position. A step beyond the last key is left out.
-
-        Args:
-            memory: as `prepare` returns it
-            keys: (batch, [key_heads or heads], steps, features or key_size or key_features); key vectors, one for each
-                value
-            values: (batch, [key_heads or heads], steps, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, steps), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
-            position (default None): integers (batch,); number of the key that the first step replaces; behind the last
-                key if None
-        Returns:
-            memory: a `Memory`, which `attend` and `step` take
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            ShapeError: more keys than a location score has positions
-            ShapeError: heads of queries that key heads cannot share evenly
         """
         self._check(
             "extend", memory=memory, keys=keys, values=values, valid_lens=valid_lens, mask=mask, position=position
@@ -157,22 +122,6 @@ class Attention(Specified):
         context, weights = attention_pooling(score(queries, memory.keys), memory.values)
 
         A query that may attend to nothing gets weights and context 0.
-
-        Args:
-            queries: (batch, [heads], queries, features or query_size); query vectors
-            memory: as `prepare` returns it
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
-                scores; -inf hides a key from a query
-            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
-        Returns:
-            context: (batch, [heads], queries, value_features); weighted averages of the values
-            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            ShapeError: heads of queries that key heads cannot share evenly
         """
         self._check(
             "attend", need_weights=need_weights, queries=queries, memory=memory, bias=bias, dropout_mask=dropout_mask
@@ -201,32 +150,6 @@ class Attention(Specified):
 
         A query that may attend to nothing gets weights and context 0. A key and value that no query may attend to, NaN
         and inf included, have no effect and get gradient 0. Lengths apply to all heads.
-
-        Args:
-            queries: (batch, [heads], queries, features or query_size); query vectors
-            keys: (batch, [key_heads or heads], keys, features or key_size or key_features); key vectors, one for each
-                value
-            values: (batch, [key_heads or heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
-                scores; -inf hides a key from a query
-            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
-        Returns:
-            context: (batch, [heads], queries, value_features); weighted averages of the values
-            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            ShapeError: more keys than a location score has positions
-            ShapeError: heads of queries that key heads cannot share evenly
-        Example:
-            layer = attention.DotProductAttention()
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         self._check(
             "call",
@@ -254,19 +177,6 @@ class DotProductAttention(Attention):
 
     Keys and values may have fewer heads than queries: query head h reads key head ⌊h · key_heads / heads⌋. Source:
     Ainslie et al. 2023, section 2.2, arXiv:2305.13245.
-
-    Args:
-        dropout (default 0.0): dropout rate of the weights in training
-        scale (default None): factor of the scores; 1/√features if None
-        softcap (default None): bound of the scores; none if None
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
-    Example:
-        layer = attention.DotProductAttention()
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = DOT_PRODUCT_ATTENTION
@@ -290,24 +200,6 @@ class AdditiveAttention(Attention):
     """Attention by a one-layer perceptron over query and key.
 
     context, weights = attention_pooling(additive_score(W_q queries, W_k keys, w_v), values)
-
-    Args:
-        query_size: features of a query
-        key_size: features of a key
-        hidden_size: features of the hidden layer
-        dropout (default 0.0): dropout rate of the weights in training
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-    Parameters:
-        W_q: (hidden_size, query_size), projects queries
-        W_k: (hidden_size, key_size), projects keys
-        w_v: (hidden_size,), weight of each hidden feature
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
-    Example:
-        layer = attention.AdditiveAttention(query_size, key_size, hidden_size)
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = ADDITIVE_ATTENTION
@@ -336,21 +228,6 @@ class GeneralAttention(Attention):
     """Attention by a bilinear form of query and key, also called multiplicative.
 
     context, weights = attention_pooling(dot_score(queries, W keys), values)
-
-    Args:
-        query_size: features of a query
-        key_size: features of a key
-        dropout (default 0.0): dropout rate of the weights in training
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-    Parameters:
-        W: (query_size, key_size), projects keys to the size of queries
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
-    Example:
-        layer = attention.GeneralAttention(query_size, key_size)
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = GENERAL_ATTENTION
@@ -373,25 +250,6 @@ class ConcatAttention(Attention):
     context, weights = attention_pooling(vᵀ tanh(W [queries; keys] + b), values), without b unless bias
 
     The two halves of W are W_q and W_k of AdditiveAttention, which is the same function without a bias.
-
-    Args:
-        query_size: features of a query
-        key_size: features of a key
-        hidden_size: features of the hidden layer
-        dropout (default 0.0): dropout rate of the weights in training
-        bias (default False): whether the hidden layer has a bias
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-    Parameters:
-        W: (hidden_size, query_size + key_size), projects [query; key]
-        b: (hidden_size,), bias of the hidden layer, if bias
-        v: (hidden_size,), weight of each hidden feature
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
-    Example:
-        layer = attention.ConcatAttention(query_size, key_size, hidden_size)
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = CONCAT_ATTENTION
@@ -429,18 +287,6 @@ class CosineAttention(Attention):
     """Attention by the cosine of the angle between query and key; it has no parameters.
 
     context, weights = attention_pooling(cosine_score(queries, keys), values)
-
-    Args:
-        dropout (default 0.0): dropout rate of the weights in training
-        scale (default None): factor of the cosines; 1 if None
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
-    Example:
-        layer = attention.CosineAttention()
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = COSINE_ATTENTION
@@ -460,21 +306,6 @@ class LocationAttention(Attention):
 
     There may be fewer keys than num_positions, but not more. Only their number matters: keys may have any features, and
     get gradient 0.
-
-    Args:
-        query_size: features of a query
-        num_positions: positions that have a score
-        dropout (default 0.0): dropout rate of the weights in training
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-    Parameters:
-        W: (num_positions, query_size), scores of each position
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
-    Example:
-        layer = attention.LocationAttention(query_size, num_positions)
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = LOCATION_ATTENTION
@@ -493,21 +324,6 @@ class KernelAttention(Attention):
     context, weights = attention_pooling(gaussian_score(queries, keys, w), values)
 
     width is in the units of queries and keys.
-
-    Args:
-        dropout (default 0.0): dropout rate of the weights in training
-        width (default 1.0): standard deviation of the kernel, 1/w
-        learned (default False): whether w is a parameter with initial value 1/width, or the constant 1/width
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-    Parameters:
-        w: (), inverse width of the kernel, if learned
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
-    Example:
-        layer = attention.KernelAttention()
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = KERNEL_ATTENTION

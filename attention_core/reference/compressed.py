@@ -37,31 +37,6 @@ class ShortenedAttention(Specified):
         A shortened key mixes positions, so that lengths and mask are the same for all queries. A sequence without an
         open key gets weights and context 0. A hidden key and value, NaN and inf included, counts as 0, and gets
         gradient 0.
-
-        Args:
-            queries: (batch, [heads], queries, features or query_size); query vectors
-            keys: (batch, [heads], keys, features or key_size); key vectors, one for each value
-            values: (batch, [heads], keys, value_features or value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is
-                open, to all queries; combined with valid_lens by logical and
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            dropout_mask (default None): (batch, [heads], queries, rank or blocks); factor of each weight: 0 or 1/(1 -
-                rate)
-        Returns:
-            context: (batch, [heads], queries, value_features or value_size); weighted averages of the values
-            weights: (batch, [heads], queries, rank or blocks); probabilities over the shortened keys; None without
-                need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            ShapeError: more keys than the layer has positions
-            ShapeError: a dropout mask with another number of blocks than the keys make
-        Example:
-            layer = attention.LowRankAttention(num_positions, rank)
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         self._check(
             "call",
@@ -93,22 +68,6 @@ class LowRankAttention(ShortenedAttention):
 
     There may be fewer keys than num_positions, but not more: the first columns of E and F count. The cost is linear in
     the number of keys.
-
-    Args:
-        num_positions: positions that have a weight: the maximum number of keys
-        rank: number of sums that queries attend to
-        scale (default None): factor of the scores; 1/√features if None
-        dropout (default 0.0): dropout rate of the weights in training
-    Parameters:
-        E: (rank, num_positions), weights of the keys by position
-        F: (rank, num_positions), weights of the values by position
-        scored.*: the DotProductAttention to the sums, which has none
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Wang et al. 2020, section 4, arXiv:2006.04768
-    Example:
-        layer = attention.LowRankAttention(num_positions, rank)
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = LOW_RANK_ATTENTION
@@ -131,25 +90,6 @@ class InducedAttention(Specified):
 
     query_size is the features of a query, of an inducing point, of what it has gathered, and of the context. The
     weights are the mean of spread's heads. The cost is linear in the number of keys, and in that of queries.
-
-    Args:
-        query_size: features of a query
-        num_heads: number of heads
-        num_inducing: number of inducing points
-        key_size (default None): features of a key; query_size if None
-        value_size (default None): features of a value; key_size if None
-        hidden_size (default None): features of all heads together; query_size if None
-        dropout (default 0.0): dropout rate of the weights in training
-    Parameters:
-        inducing: (num_inducing, query_size), the inducing points
-        gather.*: the MultiHeadAttention of the inducing points to the keys
-        spread.*: the MultiHeadAttention of the queries to what the inducing points have gathered
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Lee et al. 2019, section 3.1, arXiv:1810.00825, without its residual connections and feed-forward network
-    Example:
-        layer = attention.InducedAttention(query_size, num_heads, num_inducing)
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = INDUCED_ATTENTION
@@ -197,30 +137,6 @@ class InducedAttention(Specified):
         Lengths and mask are the same for all queries, which attend to the inducing points alone. In a sequence without
         an open key, they attend to nothing: weights 0, and context b_o of spread. A hidden key and value, NaN and inf
         included, have no effect and get gradient 0.
-
-        Args:
-            queries: (batch, queries, query_size); query vectors
-            keys: (batch, keys, key_size); key vectors, one for each value
-            values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a key is open, to all
-                queries; combined with valid_lens by logical and
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            gather_dropout_mask (default None): (batch, heads, num_inducing, keys); factor of each weight of gather: 0
-                or 1/(1 - rate)
-            dropout_mask (default None): (batch, heads, queries, num_inducing); factor of each weight of spread,
-                likewise
-        Returns:
-            context: (batch, queries, query_size); the averages that spread returns
-            weights: (batch, queries, num_inducing); probabilities over the inducing points; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-        Example:
-            layer = attention.InducedAttention(query_size, num_heads, num_inducing)
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         self._check(
             "call",
@@ -252,27 +168,6 @@ class CompressedAttention(ShortenedAttention):
 
     There are ⌈keys / stride⌉ blocks, of which the last is filled with zeros; a block is open where any of its keys is.
     A compressed value has the features of a value, and all heads share the convolutions.
-
-    Args:
-        query_size: features of a query
-        key_size: features of a key
-        stride: keys in a block: width and stride of the convolution
-        value_size (default None): features of a value; key_size if None
-        bias (default True): whether the convolutions have biases
-        scale (default None): factor of the scores; 1/√features if None
-        dropout (default 0.0): dropout rate of the weights in training
-    Parameters:
-        W_k: (query_size, stride · key_size), compresses the keys of a block
-        W_v: (value_size, stride · value_size), compresses the values of a block
-        b_k: (query_size,), biases of the keys, if bias
-        b_v: (value_size,), biases of the values, if bias
-        scored.*: the DotProductAttention to the blocks, which has none
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Liu et al. 2018, section 4.2.3, arXiv:1801.10198
-    Example:
-        layer = attention.CompressedAttention(query_size, key_size, stride)
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = COMPRESSED_ATTENTION

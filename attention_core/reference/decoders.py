@@ -60,19 +60,6 @@ class Decoder(Specified):
         """Project the encoder's outputs and zero the hidden ones, once for all steps.
 
         memory = attention.prepare(encoder_outputs, encoder_outputs)
-
-        Args:
-            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
-                < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
-        Returns:
-            memory: a `Memory`, which `attend` and `step` take
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            ShapeError: more keys than a location score has positions
         """
         self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
         allowed = attention_mask(encoder_outputs.shape[-2], valid_lens, mask)
@@ -85,17 +72,6 @@ class Decoder(Specified):
         """Return the decoder's state before its first step.
 
         state = the encoder's state, 0, or the parameter initial, depending on the option initial
-
-        Args:
-            memory: as `prepare` returns it
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
-        Returns:
-            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: a state that would be ignored, or a missing one that is required
         """
         self._check("start", memory=memory, state=state)
         if state is not None:
@@ -118,22 +94,6 @@ class Decoder(Specified):
         """Decode one token.
 
         The mask of the memory has one row, that of this step.
-
-        Args:
-            tokens: integers (batch,); token ids
-            state: as `start` returns it
-            memory: as `prepare` returns it
-            dropout_mask (default None): (num_layers - 1, batch, output_size); factor of the outputs of every layer but
-                the top one: 0 or 1/(1 - rate)
-            attention_dropout_mask (default None): (batch, keys); factor of each weight: 0 or 1/(1 - rate)
-        Returns:
-            logits: (batch, vocab_size); scores of the next token (natural logarithm)
-            state: what the next `step` takes
-            weights: (batch, keys); probabilities over the keys
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            TokenError: a token id is outside the vocabulary
         """
         self._check(
             "step",
@@ -165,32 +125,6 @@ class Decoder(Specified):
         """Decode given tokens: each step reads the given token, not the predicted one (teacher forcing).
 
         logits[t], state[t], weights[t] = step(tokens[t], state[t - 1], memory)
-
-        Args:
-            tokens: integers (batch, steps); token ids
-            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
-            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
-                < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
-            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
-                layer but the top one: 0 or 1/(1 - rate)
-            attention_dropout_mask (default None): (batch, steps, keys); factor of each weight: 0 or 1/(1 - rate)
-        Returns:
-            logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
-            state: what the next `step` takes
-            weights: (batch, steps, keys); probabilities over the keys
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            TokenError: a token id is outside the vocabulary
-            ShapeError: more keys than a location score has positions
-            OptionError: a state that would be ignored, or a missing one that is required
-        Example:
-            layer = attention.BahdanauDecoder(vocab_size, embed_size, hidden_size)
-            logits, state, weights = layer(tokens, encoder_outputs, state, valid_lens)
         """
         self._check(
             "call",
@@ -236,29 +170,6 @@ class Decoder(Specified):
         """Decode by feeding back the most probable token until the end token.
 
         token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
-
-        Args:
-            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
-                a key; combined with valid_lens by logical and
-            bos: token that starts a sequence
-            eos: token that ends a sequence
-            max_steps: maximum number of tokens to decode
-        Returns:
-            tokens: integers (batch, max_steps); decoded ids, padded with eos
-            lengths: integers (batch,); number of tokens before eos
-            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            ShapeError: more keys than a location score has positions
-            OptionError: a state that would be ignored, or a missing one that is required
-            TokenError: a first or last token outside the vocabulary
         """
         options = {"bos": bos, "eos": eos, "max_steps": max_steps}
         self._check("greedy", encoder_outputs=encoder_outputs, state=state, valid_lens=valid_lens, mask=mask, **options)
@@ -287,34 +198,6 @@ class Decoder(Specified):
         Every step ranks all continuations of the running hypotheses together with the finished ones. Of equal scores,
         the first by hypothesis, then by token, wins. A larger length_penalty favours longer hypotheses. With
         max_steps=0, one hypothesis has no tokens and score 0; the others have score -inf.
-
-        Args:
-            encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
-                a key; combined with valid_lens by logical and
-            bos: token that starts a sequence
-            eos: token that ends a sequence
-            max_steps: maximum number of tokens to decode
-            width: hypotheses kept at each step
-            num_best (default 1): hypotheses returned, best first
-            length_penalty (default 0.0): exponent α; 0 ranks by log probability
-        Returns:
-            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
-            lengths: integers (batch, num_best); number of tokens before eos
-            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
-            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            ShapeError: more keys than a location score has positions
-            OptionError: a state that would be ignored, or a missing one that is required
-            TokenError: a first or last token outside the vocabulary
-            OptionError: num_best above width, or width above vocab_size
         """
         options: dict[str, Any] = {
             "bos": bos,
@@ -354,42 +237,6 @@ class BahdanauDecoder(Decoder):
     and has biases. With readout='maxout', dense.W reads maxout_size features. With reads='context' and readout='dense',
     no token has an effect: each word is chosen without those before it. The scores dot, scaled_dot, cosine and gaussian
     compare features one by one, and need as many in a query as in a key.
-
-    Args:
-        vocab_size: number of token ids
-        embed_size: features of an embedded token
-        hidden_size: features of the output of each recurrent layer and direction
-        num_layers (default 1): number of stacked recurrent layers
-        memory_size (default None): features of the encoder's outputs; hidden_size if None
-        attention_size (default None): hidden features of an additive or concat score; hidden_size if None
-        score (default 'additive'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'concat_bias', 'cosine', 'location', 'gaussian'
-        num_positions (default None): number of positions to score, for score='location' only
-        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
-            'zero', 'learned'
-        reads (default 'both'): what the recurrent layer reads: the context and the embedded token, or the context
-            alone: 'both', 'context'
-        readout (default 'dense'): logits from the new top output, or as in the paper from the previous one, the token
-            and the context: 'dense', 'maxout'
-        maxout_size (default None): pairs in the maxout readout; hidden_size if None
-        dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
-    Parameters:
-        embedding: (vocab_size, embed_size), one row for each token id
-        initial: (num_layers, state_size), the first state, if initial='learned'
-        readout.W: (2 maxout_size, hidden_size + embed_size + memory_size), weights of the maxout readout, if
-            readout='maxout'
-        readout.b: (2 maxout_size,), biases of the maxout readout
-        dense.W: (vocab_size, hidden_size), weights of the logits
-        dense.b: (vocab_size,), biases of the logits
-        attention.*: the attention layer of score
-        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token, if reads='both'
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2
-    Example:
-        layer = attention.BahdanauDecoder(vocab_size, embed_size, hidden_size)
-        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification: Layer = BAHDANAU_DECODER
@@ -462,40 +309,6 @@ class LuongDecoder(Decoder):
 
     Unless alignment='global', window is required. The scores dot, scaled_dot, cosine and gaussian compare features one
     by one, and need as many in a query as in a key.
-
-    Args:
-        vocab_size: number of token ids
-        embed_size: features of an embedded token
-        hidden_size: features of the output of each recurrent layer and direction
-        num_layers (default 1): number of stacked recurrent layers
-        memory_size (default None): features of the encoder's outputs; hidden_size if None
-        attention_size (default None): hidden features of an additive or concat score; hidden_size if None
-        score (default 'general'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'concat_bias', 'cosine', 'location', 'gaussian'
-        num_positions (default None): number of positions to score, for score='location' only
-        alignment (default 'global'): attention to all keys, or to a window around the step or around a predicted
-            position: 'global', 'monotonic', 'predictive'
-        window (default None): keys on either side of the centre; None if 'global'
-        input_feeding (default 'attentional'): what of a step is an input of the next: its attentional vector, as in the
-            paper, its context, or nothing: 'attentional', 'context', 'none'
-        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
-            'zero', 'learned'
-        dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
-    Parameters:
-        embedding: (vocab_size, embed_size), one row for each token id
-        initial: (num_layers, state_size), the first state, if initial='learned'
-        W_c: (hidden_size, memory_size + hidden_size), projects [context; top output]; no bias
-        dense.W: (vocab_size, hidden_size), weights of the logits
-        dense.b: (vocab_size,), biases of the logits
-        attention.*: the attention layer of score, inside a LocalAttention unless global
-        rnn.*: the GRU or LSTM, which reads the embedded token, then what is fed
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3
-    Example:
-        layer = attention.LuongDecoder(vocab_size, embed_size, hidden_size)
-        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification: Layer = LUONG_DECODER
@@ -539,17 +352,6 @@ class LuongDecoder(Decoder):
         """Return the decoder's state before its first step.
 
         state = the encoder's state, 0, or the parameter initial, depending on the option initial
-
-        Args:
-            memory: as `prepare` returns it
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
-        Returns:
-            state: what the next `step` takes
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: a state that would be ignored, or a missing one that is required
         """
         rnn = super().start(memory, state)
         fed = np.zeros((*rnn.shape[:-3], rnn.shape[-2], self.sizes["fed_size"]))
@@ -593,29 +395,6 @@ class FixedContextDecoder(Decoder):
 
     With a GRUEncoder of one direction, that output is the encoder's last state. A sequence without an open key gets
     context 0 and weights 0. Dropout acts on the weight, as on those of attention.
-
-    Args:
-        vocab_size: number of token ids
-        embed_size: features of an embedded token
-        hidden_size: features of the output of each recurrent layer and direction
-        num_layers (default 1): number of stacked recurrent layers
-        memory_size (default None): features of the encoder's outputs; hidden_size if None
-        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
-            'zero', 'learned'
-        dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
-    Parameters:
-        embedding: (vocab_size, embed_size), one row for each token id
-        initial: (num_layers, state_size), the first state, if initial='learned'
-        dense.W: (vocab_size, hidden_size), weights of the logits
-        dense.b: (vocab_size,), biases of the logits
-        rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Cho et al. 2014, section 2.2, arXiv:1406.1078; the last output in place of its projection
-    Example:
-        layer = attention.FixedContextDecoder(vocab_size, embed_size, hidden_size)
-        logits, state, weights = layer(tokens, encoder_outputs, state)
     """
 
     specification: Layer = FIXED_CONTEXT_DECODER

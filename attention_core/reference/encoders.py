@@ -49,23 +49,6 @@ class Encoder(Specified):
         outputs, state = rnn(embedding[tokens])
 
         Tokens of padded steps must be in the vocabulary, and have no effect.
-
-        Args:
-            tokens: integers (batch, steps); token ids
-            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones output 0 and
-                keep the state
-            state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
-            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
-                layer but the top one: 0 or 1/(1 - rate)
-        Returns:
-            outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
-            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            TokenError: a token id is outside the vocabulary
-        Example:
-            layer = attention.GRUEncoder(vocab_size, embed_size, hidden_size)
-            outputs, state = layer(tokens, valid_lens)
         """
         self._check("call", tokens=tokens, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         self.rnn.parameters = inner(self.parameters, "rnn.")
@@ -77,25 +60,6 @@ class GRUEncoder(Encoder):
     """Embed tokens and run stacked gated recurrent units over them.
 
     outputs, state = GRU(embedding[tokens])
-
-    Args:
-        vocab_size: number of token ids
-        embed_size: features of an embedded token
-        hidden_size: features of the output of each recurrent layer and direction
-        num_layers (default 1): number of stacked recurrent layers
-        dropout (default 0.0): dropout rate between recurrent layers in training
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
-    Parameters:
-        embedding: (vocab_size, embed_size), one row for each token id
-        rnn.*: the GRU that reads the embedded tokens
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN; both
-    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
-    Example:
-        layer = attention.GRUEncoder(vocab_size, embed_size, hidden_size)
-        outputs, state = layer(tokens)
     """
 
     specification: Layer = GRU_ENCODER
@@ -105,25 +69,6 @@ class LSTMEncoder(Encoder):
     """Embed tokens and run stacked long short-term memory over them.
 
     outputs, state = LSTM(embedding[tokens])
-
-    Args:
-        vocab_size: number of token ids
-        embed_size: features of an embedded token
-        hidden_size: features of the output of each recurrent layer and direction
-        num_layers (default 1): number of stacked recurrent layers
-        dropout (default 0.0): dropout rate between recurrent layers in training
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
-    Parameters:
-        embedding: (vocab_size, embed_size), one row for each token id
-        rnn.*: the LSTM that reads the embedded tokens
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000; both
-    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
-    Example:
-        layer = attention.LSTMEncoder(vocab_size, embed_size, hidden_size)
-        outputs, state = layer(tokens)
     """
 
     specification: Layer = LSTM_ENCODER
@@ -136,23 +81,6 @@ class Bridge(Specified):
     forward half f and the backward half b of the state, and of the outputs where they are summed
 
     Of an LSTM, outputs and cells have weights of their own.
-
-    Args:
-        hidden_size: features of each direction of the encoder
-        num_layers (default 1): number of stacked recurrent layers
-        method (default 'concatenate'): how to merge the two directions: 'concatenate', 'sum', 'project', 'backward'
-        output_size (default None): hidden_size of the decoder, for 'project' and 'backward'; the encoder's if None
-        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-    Parameters:
-        {layer}.W: (outputs and cells, output_size, both or backward), weights
-        {layer}.b_s: (outputs and cells, output_size), biases
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Bahdanau et al. 2015, section 3.1 and appendix A.2.2, arXiv:1409.0473, for backward; the others are common
-    practice
-    Example:
-        layer = attention.Bridge(hidden_size)
-        encoder_outputs, state = layer(outputs, state)
     """
 
     specification: Layer = BRIDGE
@@ -179,19 +107,6 @@ class Bridge(Specified):
 
         state' = [f; b] (concatenate), f + b (sum), tanh(W [f; b] + b_s) (project), tanh(W b + b_s) (backward), for the
         forward half f and the backward half b of the state, and of the outputs where they are summed
-
-        Args:
-            outputs: (batch, steps, both_outputs); forward outputs, then backward ones
-            state: (num_layers, batch, both_states); forward states, then backward ones; of an LSTM, outputs first, then
-                cells
-        Returns:
-            encoder_outputs: (batch, steps, memory_size); summed if method='sum', else unchanged
-            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.Bridge(hidden_size)
-            encoder_outputs, state = layer(outputs, state)
         """
         self._check("call", outputs=outputs, state=state)
         outputs, state, hidden = promote(outputs), promote(state), self.sizes["hidden_size"]

@@ -21,29 +21,6 @@ class FeedForward(Specified):
     h = f(W_1 inputs + b_1), gated: h = f(W_1 inputs + b_1) * (W_3 inputs + b_3)
     f(x) = max(0, x) (relu), x Φ(x) with Φ(x) = (1 + erf(x/√2))/2 (gelu), x (1 + tanh(√(2/π) (x + 0.044715 x³)))/2
     (gelu_tanh), x/(1 + exp(-x)) (silu)
-
-    Args:
-        features: features of a step
-        hidden_size: hidden features of the feed-forward network
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
-        gated (default False): whether a second projection multiplies the hidden features
-        bias (default True): whether the projections have biases
-        dropout (default 0.0): dropout rate of the hidden features in training
-    Parameters:
-        W_1: (hidden_size, features), projects to the hidden features
-        W_2: (features, hidden_size), projects back
-        W_3: (hidden_size, features), projects to the factors, if gated
-        b_1: (hidden_size,), biases of the hidden features, if bias
-        b_2: (features,), biases of the outputs, if bias
-        b_3: (hidden_size,), biases of the factors, if bias and gated
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Vaswani et al. 2017, section 3.3, arXiv:1706.03762; gated: Shazeer 2020, section 2, arXiv:2002.05202; gelu:
-    Hendrycks and Gimpel 2016, arXiv:1606.08415
-    Example:
-        layer = attention.FeedForward(features, hidden_size)
-        outputs = layer(inputs)
     """
 
     specification: Layer = FEED_FORWARD
@@ -74,17 +51,6 @@ class FeedForward(Specified):
         h = f(W_1 inputs + b_1), gated: h = f(W_1 inputs + b_1) * (W_3 inputs + b_3)
         f(x) = max(0, x) (relu), x Φ(x) with Φ(x) = (1 + erf(x/√2))/2 (gelu), x (1 + tanh(√(2/π) (x + 0.044715 x³)))/2
         (gelu_tanh), x/(1 + exp(-x)) (silu)
-
-        Args:
-            inputs: (batch, steps, features); one vector for each step
-            dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature: 0 or 1/(1 - rate)
-        Returns:
-            outputs: (batch, steps, features); the transformed vectors
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.FeedForward(features, hidden_size)
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs, dropout_mask=dropout_mask)
         hidden = self._hidden(promote(inputs))

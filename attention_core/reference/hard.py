@@ -27,24 +27,6 @@ class HardAttention(ScoredAttention):
     probability, and `log_prob` trains the scores. `scored` is the attention layer of score, and hidden_size that of an
     additive or concat score. The scores dot, scaled_dot, cosine and gaussian compare features one by one, and need as
     many in a query as in a key.
-
-    Args:
-        query_size: features of a query
-        key_size: features of a key
-        score (default 'additive'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'concat_bias', 'cosine', 'location', 'gaussian'
-        hidden_size (default None): features of the hidden layers; query_size if None
-        num_positions (default None): number of positions to score, for score='location' only
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-    Parameters:
-        scored.*: the attention layer of score, which projects the keys and scores them
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Xu et al. 2015, section 4.1, arXiv:1502.03044; drawn by the Gumbel-max trick
-    Example:
-        layer = attention.HardAttention(query_size, key_size)
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = HARD_ATTENTION
@@ -77,20 +59,6 @@ class HardAttention(ScoredAttention):
         context = weights values, and no gradient reaches the scores; without noise, its term is 0
 
         A query that may attend to nothing gets weights and context 0.
-
-        Args:
-            queries: (batch, [heads], queries, query_size); query vectors
-            memory: as `prepare` returns it
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            noise (default None): (batch, [heads], queries, keys); uniform numbers strictly between 0 and 1; with them,
-                key j is drawn with its softmax probability
-        Returns:
-            context: (batch, [heads], queries, value_features); weighted averages of the values
-            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
         """
         self._check("attend", need_weights=need_weights, queries=queries, memory=memory, noise=noise)
         scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
@@ -120,29 +88,6 @@ class HardAttention(ScoredAttention):
 
         A query that may attend to nothing gets weights and context 0. A key and value that no query may attend to, NaN
         and inf included, have no effect and get gradient 0. Lengths apply to all heads.
-
-        Args:
-            queries: (batch, [heads], queries, query_size); query vectors
-            keys: (batch, [heads], keys, key_size); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            noise (default None): (batch, [heads], queries, keys); uniform numbers strictly between 0 and 1; with them,
-                key j is drawn with its softmax probability
-        Returns:
-            context: (batch, [heads], queries, value_features); weighted averages of the values
-            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            ShapeError: more keys than a location score has positions
-        Example:
-            layer = attention.HardAttention(query_size, key_size)
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         self._check(
             "call",
@@ -165,16 +110,6 @@ class HardAttention(ScoredAttention):
         The probability is that with which noise draws the key. The gradient of (loss - baseline) * log_prob, where loss
         - baseline is a constant, is the score-function estimator of the gradient of the expected loss, also called
         REINFORCE: Williams 1992, doi:10.1007/BF00992696. A query that may attend to nothing gets 0.
-
-        Args:
-            queries: (batch, [heads], queries, query_size); query vectors
-            memory: as `prepare` returns it
-            weights: (batch, [heads], queries, keys); 1 at the key of each query, as `attend` returns them, else 0
-        Returns:
-            log_prob: (batch, [heads], queries); natural logarithm of the probability
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
         """
         self._check("log_prob", queries=queries, memory=memory, weights=weights)
         scores = self._score(self._to_batch_first(promote(queries)), memory.keys)

@@ -21,20 +21,6 @@ def patches(images: np.ndarray, *, patch_size: int) -> np.ndarray:
     p = patch_size, and r and s are from 0 to p - 1
 
     A projection of the patches is a convolution whose stride is the size of its kernel.
-
-    Args:
-        images: (batch, height, width, channels); numbers of each pixel, channels last
-        patch_size: height and width of a patch
-    Returns:
-        patches: (batch, patches, patch_features); the patches row by row, and so the pixels of each; its channels are
-            neighbours
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-        ShapeError: images whose height or width is no multiple of the size of a patch
-    Source: Dosovitskiy et al. 2021, section 3.1, arXiv:2010.11929
-    Example:
-        patches = attention.patches(images, patch_size=patch_size)
     """
     check(PATCHES, images=images, patch_size=patch_size)
     *leading, height, width, channels = images.shape
@@ -49,37 +35,6 @@ class VisionTransformer(Stack):
     logits = dense.W x[0] + dense.b
     x = [class_token; W_p patches(images) + b_p] + positions, then each of the layers with norm='pre', then the last
     norm
-
-    Args:
-        height: height of an image
-        width: width of an image
-        channels: channels of an image
-        patch_size: height and width of a patch
-        num_classes: number of classes
-        features: features of a step
-        num_heads: number of heads
-        hidden_size: hidden features of the feed-forward network
-        num_layers (default 1): number of layers
-        activation (default 'gelu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
-        epsilon (default 1e-05): number added to the mean square under the root
-        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
-    Parameters:
-        class_token: (features,), the first step, from whose output classes are read
-        W_p: (features, patch_features), projects a patch
-        b_p: (features,), biases of the projection
-        dense.W: (num_classes, features), weights of the logits
-        dense.b: (num_classes,), biases of the logits
-        positions.*: the LearnedPositions of the class token and of the patches
-        layers.{layer}.*: the layers
-        norm.*: the last LayerNorm
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Dosovitskiy et al. 2021, section 3.1, arXiv:2010.11929
-    Example:
-        layer = attention.VisionTransformer(height, width, channels, patch_size, num_classes, features, num_heads,
-            hidden_size)
-        logits, weights = layer(images)
     """
 
     specification: Layer = VISION_TRANSFORMER
@@ -132,29 +87,6 @@ class VisionTransformer(Stack):
         norm
 
         Step 0 is the class token, and step n + 1 is patch n.
-
-        Args:
-            images: (batch, height, width, channels); numbers of each pixel, channels last
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            embedding_dropout_mask (default None): (batch, patches + 1, features); factor of class token and patches
-                with positions: 0 or 1/(1 - rate)
-            self_dropout_mask (default None): (num_layers, batch, heads, patches + 1, patches + 1); factor of each
-                weight of self-attention: 0 or 1/(1 - rate)
-            hidden_dropout_mask (default None): (num_layers, batch, patches + 1, hidden_size); factor of each hidden
-                feature: 0 or 1/(1 - rate)
-            dropout_mask (default None): (num_layers, sublayers, batch, patches + 1, features); factor of what each
-                sublayer adds, in order: 0 or 1/(1 - rate)
-        Returns:
-            logits: (batch, num_classes); scores of the classes (natural logarithm)
-            weights: (num_layers, batch, heads, patches + 1, patches + 1); probabilities over the steps, of every head;
-                None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-        Example:
-            layer = attention.VisionTransformer(height, width, channels, patch_size, num_classes, features, num_heads,
-                hidden_size)
-            logits, weights = layer(images)
         """
         masks = {
             "self_dropout_mask": self_dropout_mask,

@@ -32,27 +32,6 @@ def linear_attention(
     φ(x) is x + 1 above 0 and exp(x) elsewhere, which keeps digits that elu(x) + 1 loses. A query that may attend to
     nothing gets context 0 and gradient 0, and so does one whose divisor underflows to 0. A hidden key or value, NaN and
     inf included, has no effect and gets gradient 0. Half precision is summed in float32.
-
-    Args:
-        queries: (batch, [heads], queries, features); query vectors
-        keys: (batch, [heads], keys, features); key vectors, one for each value
-        values: (batch, [heads], keys, value_features); value vectors, one for each key
-        valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-            valid_len; out-of-range lengths are clipped
-        mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is open, to
-            all queries; combined with valid_lens by logical and
-        causal (default False): whether query i attends to the keys up to i alone, of as many as there are queries
-    Returns:
-        context: (batch, [heads], queries, value_features); weighted averages of the values
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-        OptionError: an argument is outside its domain
-        ShapeError: a mask with a row for each query
-        ShapeError: causal attention with more or fewer queries than keys
-    Source: Katharopoulos et al. 2020, sections 3.2 and 3.3, arXiv:2006.16236
-    Example:
-        context = attention.linear_attention(queries, keys, values)
     """
     check(LINEAR_ATTENTION, causal=causal, queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
     keys, values, allowed = zero_masked(promote(keys), promote(values), valid_lens, mask)
@@ -78,22 +57,6 @@ def linear_attention_step(
 
     The steps of a sequence, one by one, give what linear_attention gives with causal; φ is the same. The sums grow with
     the steps, and half precision drops what is small beside them: decode in float32.
-
-    Args:
-        queries: (batch, [heads], features); query vector of the step
-        keys: (batch, [heads], features); key vector of the step
-        values: (batch, [heads], value_features); value vector of the step
-        sums: (batch, [heads], features, value_features); S of the steps before; 0 at first
-        norms: (batch, [heads], features); z of the steps before; 0 at first
-    Returns:
-        context: (batch, [heads], value_features); weighted average of the values so far
-        sums: (batch, [heads], features, value_features); sums', for the next step
-        norms: (batch, [heads], features); norms', for the next step
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-    Source: Katharopoulos et al. 2020, section 3.4, arXiv:2006.16236
-    Example:
-        context, sums, norms = attention.linear_attention_step(queries, keys, values, sums, norms)
     """
     check(LINEAR_ATTENTION_STEP, queries=queries, keys=keys, values=values, sums=sums, norms=norms)
     keys = feature_map(promote(keys))

@@ -29,30 +29,6 @@ class LocalAttention(ScoredAttention):
     standard deviation window/2, and the weights are not normalised again: predictive ones add up to less than 1.
     `scored` is the layer of score, and hidden_size that of an additive or concat score and of W_p. The scores dot,
     scaled_dot, cosine and gaussian compare features one by one, and need as many in a query as in a key.
-
-    Args:
-        query_size: features of a query
-        key_size: features of a key
-        window: keys on either side of the centre, D
-        mode (default 'monotonic'): centre of the window: the query's position, or a predicted one: 'monotonic',
-            'predictive'
-        score (default 'general'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'concat_bias', 'cosine', 'location', 'gaussian'
-        hidden_size (default None): features of the hidden layers; query_size if None
-        num_positions (default None): number of positions to score, for score='location' only
-        dropout (default 0.0): dropout rate of the weights in training
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-    Parameters:
-        W_p: (hidden_size, query_size), projects queries, if predictive
-        v_p: (hidden_size,), weight of each hidden feature, if predictive
-        scored.*: the attention layer of score, which projects the keys and scores them
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Luong et al. 2015, section 3.2, arXiv:1508.04025
-    Example:
-        layer = attention.LocalAttention(query_size, key_size, window)
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = LOCAL_ATTENTION
@@ -99,22 +75,6 @@ class LocalAttention(ScoredAttention):
         predictive: p[i] = S[i] σ(v_pᵀ tanh(W_p queries[i])), g[i, j] = exp(-2 (j - p[i])²/window²)
 
         A query that may attend to nothing gets weights and context 0.
-
-        Args:
-            queries: (batch, [heads], queries, query_size); query vectors
-            memory: as `prepare` returns it
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
-                among the keys, for mode='monotonic'; 0 if None
-            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
-        Returns:
-            context: (batch, [heads], queries, value_features); weighted averages of the values
-            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            OptionError: an offset that would be ignored
         """
         self._check(
             "attend",
@@ -169,31 +129,6 @@ class LocalAttention(ScoredAttention):
 
         A query that may attend to nothing gets weights and context 0. A key and value that no query may attend to, NaN
         and inf included, have no effect and get gradient 0. Lengths apply to all heads.
-
-        Args:
-            queries: (batch, [heads], queries, query_size); query vectors
-            keys: (batch, [heads], keys, key_size); key vectors, one for each value
-            values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
-                among the keys, for mode='monotonic'; 0 if None
-            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
-        Returns:
-            context: (batch, [heads], queries, value_features); weighted averages of the values
-            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            ShapeError: more keys than a location score has positions
-            OptionError: an offset that would be ignored
-        Example:
-            layer = attention.LocalAttention(query_size, key_size, window)
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         self._check(
             "call",

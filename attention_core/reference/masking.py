@@ -52,22 +52,6 @@ def attention_mask(
 
     Without lengths and mask the result is None: everything is open. Otherwise it has the rank of mask, or 3, and
     num_keys keys; its other axes are those given, or 1.
-
-    Args:
-        num_keys: number of keys
-        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
-            valid_len; out-of-range lengths are clipped
-        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
-            attend to a key; combined with valid_lens by logical and
-    Returns:
-        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-        OptionError: an argument is outside its domain
-    Source: this specification; True means 'may attend', as in ONNX Attention
-    Example:
-        mask = attention.attention_mask(num_keys, valid_lens)
     """
     check(ATTENTION_MASK, {"keys": num_keys}, num_keys=num_keys, valid_lens=valid_lens, mask=mask)
     if valid_lens is None:
@@ -87,21 +71,6 @@ def causal_mask(num_queries: int, num_keys: int, *, offset: np.ndarray | None = 
 
     With n cached keys before the first query, offset is n. Where the last query is aligned with the last key, offset is
     num_keys - num_queries.
-
-    Args:
-        num_queries: number of queries
-        num_keys: number of keys
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
-    Returns:
-        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
-            if offset is. With heads, insert their axis: mask[:, None]
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762
-    Example:
-        mask = attention.causal_mask(num_queries, num_keys)
     """
     check(CAUSAL_MASK, num_queries=num_queries, num_keys=num_keys, offset=offset)
     return distances(num_queries, num_keys, offset) <= 0
@@ -116,23 +85,6 @@ def window_mask(
 
     With n cached keys before the first query, offset is n. Where the last query is aligned with the last key, offset is
     num_keys - num_queries.
-
-    Args:
-        num_queries: number of queries
-        num_keys: number of keys
-        left: number of keys before the query's position
-        right: number of keys after the query's position
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
-    Returns:
-        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
-            if offset is. With heads, insert their axis: mask[:, None]
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-    Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
-    Example:
-        mask = attention.window_mask(num_queries, num_keys, left=left, right=right)
     """
     check(WINDOW_MASK, num_queries=num_queries, num_keys=num_keys, left=left, right=right, offset=offset)
     distance = distances(num_queries, num_keys, offset)
@@ -146,22 +98,6 @@ def block_mask(num_queries: int, num_keys: int, *, size: int, offset: np.ndarray
 
     The first block begins at key 0. With n cached keys before the first query, offset is n. Where the last query is
     aligned with the last key, offset is num_keys - num_queries.
-
-    Args:
-        num_queries: number of queries
-        num_keys: number of keys
-        size: number of positions in a block
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
-    Returns:
-        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
-            if offset is. With heads, insert their axis: mask[:, None]
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-    Source: Liu et al. 2018, section 4.2.4, arXiv:1801.10198
-    Example:
-        mask = attention.block_mask(num_queries, num_keys, size=size)
     """
     check(BLOCK_MASK, num_queries=num_queries, num_keys=num_keys, size=size, offset=offset)
     return query_positions(num_queries, offset) // size == np.arange(num_keys) // size
@@ -174,22 +110,6 @@ def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: np.ndar
 
     With window_mask, by mask_and, it makes a dilated window. With n cached keys before the first query, offset is n.
     Where the last query is aligned with the last key, offset is num_keys - num_queries.
-
-    Args:
-        num_queries: number of queries
-        num_keys: number of keys
-        stride: distance between the positions that a query attends to
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
-    Returns:
-        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
-            if offset is. With heads, insert their axis: mask[:, None]
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-    Source: Child et al. 2019, section 4.2, arXiv:1904.10509
-    Example:
-        mask = attention.stride_mask(num_queries, num_keys, stride=stride)
     """
     check(STRIDE_MASK, num_queries=num_queries, num_keys=num_keys, stride=stride, offset=offset)
     return distances(num_queries, num_keys, offset) % stride == 0
@@ -199,18 +119,6 @@ def global_mask(global_queries: np.ndarray, global_keys: np.ndarray) -> np.ndarr
     """Let global queries attend to every key, and every query to global keys.
 
     open[b, i, j] = global_queries[b, i] or global_keys[b, j]
-
-    Args:
-        global_queries: booleans (batch, queries); True where a query attends to every key
-        global_keys: booleans (batch, keys); True where a key is attended to by every query
-    Returns:
-        mask: booleans (batch, queries, keys); True = may attend
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-    Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
-    Example:
-        mask = attention.global_mask(global_queries, global_keys)
     """
     check(GLOBAL_MASK, global_queries=global_queries, global_keys=global_keys)
     return global_queries[:, :, None] | global_keys[:, None, :]
@@ -222,19 +130,6 @@ def mask_and(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     open[b, i, j] = first[b, i, j] and second[b, i, j]
 
     Both masks have heads, or neither; an axis of size 1 is extended to the size of the other.
-
-    Args:
-        first: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
-        second: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a
-            key
-    Returns:
-        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-    Source: this specification
-    Example:
-        mask = attention.mask_and(first, second)
     """
     check(MASK_AND, first=first, second=second)
     return first & second
@@ -246,19 +141,6 @@ def mask_or(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     open[b, i, j] = first[b, i, j] or second[b, i, j]
 
     Both masks have heads, or neither; an axis of size 1 is extended to the size of the other.
-
-    Args:
-        first: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
-        second: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a
-            key
-    Returns:
-        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-    Source: this specification
-    Example:
-        mask = attention.mask_or(first, second)
     """
     check(MASK_OR, first=first, second=second)
     return first | second
@@ -268,17 +150,6 @@ def from_key_padding_mask(key_padding_mask: np.ndarray) -> np.ndarray:
     """Convert a key padding mask (True = hidden) to a mask (True = may attend).
 
     open[b, 0, j] = not key_padding_mask[b, j]
-
-    Args:
-        key_padding_mask: booleans (batch, keys); True = hidden from every query
-    Returns:
-        mask: booleans (batch, one, keys); True = may attend; the same for every query
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-    Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention
-    Example:
-        mask = attention.from_key_padding_mask(key_padding_mask)
     """
     check(FROM_KEY_PADDING_MASK, key_padding_mask=key_padding_mask)
     return ~key_padding_mask[:, None]
@@ -290,18 +161,6 @@ def to_key_padding_mask(mask: np.ndarray) -> np.ndarray:
     hidden[b, j] = not mask[b, 0, j]
 
     attention_mask makes such a mask of one length for each sequence.
-
-    Args:
-        mask: booleans (batch, one, keys); True = may attend; the same for every query
-    Returns:
-        key_padding_mask: booleans (batch, keys); True = hidden from every query
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-        ShapeError: a mask that a key padding mask cannot represent: one with several rows
-    Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention
-    Example:
-        key_padding_mask = attention.to_key_padding_mask(mask)
     """
     check(TO_KEY_PADDING_MASK, mask=mask)
     return ~mask[:, 0]
@@ -315,19 +174,6 @@ def from_additive_mask(additive_mask: np.ndarray, *, threshold: float = -1e4) ->
     The threshold is first rounded to the dtype of additive_mask, so that a fill with the same number is hidden in every
     dtype. Fills of -1e9, the lowest finite number and -inf are hidden, too, and so is NaN. A bias above the threshold
     is open, and its value is lost; attention layers take one as bias.
-
-    Args:
-        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers added to the scores: 0 for an
-            open key, at most threshold for a hidden one
-        threshold (default -10000.0): a key is hidden where additive_mask is at most this
-    Returns:
-        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-    Source: this specification
-    Example:
-        mask = attention.from_additive_mask(additive_mask)
     """
     check(FROM_ADDITIVE_MASK, threshold=threshold, additive_mask=additive_mask)
     with np.errstate(over="ignore"):  # beyond float16's range it becomes -inf
@@ -340,20 +186,6 @@ def to_additive_mask(mask: np.ndarray, *, dtype: str = "float32", finite: bool =
     additive_mask[b, i, j] = 0 if mask[b, i, j] else -inf; if finite, the lowest finite number of dtype
 
     dtype is that of the scores to which the mask is added.
-
-    Args:
-        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
-        dtype (default 'float32'): floating type of the result: 'float64', 'float32', 'float16', 'bfloat16'
-        finite (default False): whether to fill with the lowest finite number, not -inf
-    Returns:
-        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers to add to the scores
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-        OptionError: an argument is outside its domain
-    Source: this specification
-    Example:
-        additive_mask = attention.to_additive_mask(mask)
 
     In NumPy: the result is float64, and holds the numbers of dtype.
     """
@@ -370,21 +202,6 @@ def masked_softmax(
 
     A query that may attend to nothing gets weights 0. A score of -inf counts as hidden. A hidden score, NaN and inf
     included, has no effect and gets gradient 0. A mask has as many axes as the scores; lengths apply to all heads.
-
-    Args:
-        scores: (batch, [heads], queries, keys); logits (natural logarithm)
-        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
-            valid_len; out-of-range lengths are clipped
-        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
-            attend to a key; combined with valid_lens by logical and
-    Returns:
-        weights: (batch, [heads], queries, keys); probabilities over the keys
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-    Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; fully masked rows as in ONNX Attention
-    Example:
-        weights = attention.masked_softmax(scores)
     """
     check(MASKED_SOFTMAX, scores=scores, valid_lens=valid_lens, mask=mask)
     return softmax_over(promote(scores), open_keys(scores, valid_lens, mask))

@@ -39,44 +39,6 @@ class MultiHeadAttention(ScoredAttention):
     Ainslie et al. 2023, section 2.2, arXiv:2305.13245. With rotary_layout, RotaryPositions rotate query i by position i
     + offset and key j by position j, so that their inner product depends on the distance alone: Su et al. 2021, section
     3.2, arXiv:2104.09864.
-
-    Args:
-        query_size: features of a query
-        num_heads: number of heads
-        key_size (default None): features of a key; query_size if None
-        value_size (default None): features of a value; key_size if None
-        hidden_size (default None): features of all heads together; query_size if None
-        num_key_heads (default None): number of heads of keys and values; num_heads if None
-        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'concat_bias', 'cosine', 'location', 'gaussian'
-        num_positions (default None): number of positions to score, for score='location' only
-        softcap (default None): bound of the scores; none if None; of the scores 'dot' and 'scaled_dot' only
-        bias (default True): whether the four projections have biases
-        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
-            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
-            'concatenated'
-        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
-            rotary_layout only
-        dropout (default 0.0): dropout rate of the weights in training
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-    Parameters:
-        W_q: (hidden_size, query_size), projects queries
-        W_k: (num_key_heads · head_size, key_size), projects keys
-        W_v: (num_key_heads · head_size, value_size), projects values
-        W_o: (query_size, hidden_size), projects the heads' averages
-        b_q: (hidden_size,), biases of the queries, if bias
-        b_k: (num_key_heads · head_size,), biases of the keys, if bias
-        b_v: (num_key_heads · head_size,), biases of the values, if bias
-        b_o: (query_size,), biases of the context, if bias
-        scored.*: the attention layer of score, whose parameters the heads share
-        rotary.*: the RotaryPositions of rotary_layout, which has none
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762
-    Example:
-        layer = attention.MultiHeadAttention(query_size, num_heads)
-        context, weights = layer(queries, keys, values)
     """
 
     specification: Layer = MULTI_HEAD_ATTENTION
@@ -128,20 +90,6 @@ class MultiHeadAttention(ScoredAttention):
         """Project the keys and values of every head, once for many queries.
 
         memory = (projected keys, projected values, mask), of keys and values 0 where no query may attend
-
-        Args:
-            keys: (batch, keys, key_size); key vectors, one for each value
-            values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
-        Returns:
-            memory: a `Memory`, which `attend` and `step` take
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            ShapeError: more keys than a location score has positions
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return self._prepare(keys, values, valid_lens, mask)
@@ -165,28 +113,6 @@ class MultiHeadAttention(ScoredAttention):
         keys_h of W_k keys + b_k, values_h of W_v values + b_v
 
         A query that may attend to nothing gets weights 0 and context b_o, or 0 without bias.
-
-        Args:
-            queries: (batch, queries, query_size); query vectors
-            memory: as `prepare` returns it
-            per_head (default False): whether to return the weights of every head, or their mean
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
-                scores; -inf hides a key from a query
-            offset (default None): integers (batch,), or a list, or one number for all; position of the first query,
-                with rotary_layout only; 0 if None
-            head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
-                the head off
-            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
-        Returns:
-            context: (batch, queries, query_size); the heads' averages, projected
-            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            OptionError: per_head where no weights are returned
-            OptionError: an offset that would be ignored
         """
         self._check(
             "attend",
@@ -239,37 +165,6 @@ class MultiHeadAttention(ScoredAttention):
 
         A query that may attend to nothing gets weights 0 and context b_o, or 0 without bias. A key and value that no
         query may attend to, NaN and inf included, have no effect and get gradient 0. Lengths apply to all heads.
-
-        Args:
-            queries: (batch, queries, query_size); query vectors
-            keys: (batch, keys, key_size); key vectors, one for each value
-            values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
-            per_head (default False): whether to return the weights of every head, or their mean
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
-                scores; -inf hides a key from a query
-            offset (default None): integers (batch,), or a list, or one number for all; position of the first query,
-                with rotary_layout only; 0 if None
-            head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
-                the head off
-            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
-        Returns:
-            context: (batch, queries, query_size); the heads' averages, projected
-            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            ShapeError: more keys than a location score has positions
-            OptionError: per_head where no weights are returned
-            OptionError: an offset that would be ignored
-        Example:
-            layer = attention.MultiHeadAttention(query_size, num_heads)
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         self._check(
             "call",
@@ -298,14 +193,6 @@ class MultiHeadAttention(ScoredAttention):
         W_v and biases, and their columns of W_o. head_size stays, and with it the scale. A key head remains as long as
         a query head reads it; where that leaves groups of unequal sizes, each query head gets a copy of the key head
         that it reads.
-
-        Args:
-            heads: numbers of the heads to leave out
-        Returns:
-            layer: the smaller layer
-        Raises:
-            OptionError: an argument is outside its domain
-            OptionError: heads that the layer does not have, a head that is named twice, or all heads
         """
         self._check("pruned", heads=heads)
         config, of_queries, of_keys = remaining(self.sizes, heads)
@@ -367,18 +254,6 @@ def ablation_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
     """Compute how much the loss rises when a head is switched off, for each head.
 
     importance[h] = mean over b of losses(head_mask with head h at 0)[b] - losses(head_mask)[b]
-
-    Args:
-        losses: function from head_mask (batch, heads) to the loss of each example (batch,)
-        head_mask: (batch, heads); factor of each head: 1, or 0 for a head that is off already
-    Returns:
-        importance: (heads,); in the units of the loss
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-    Source: Michel et al. 2019, section 3.2, arXiv:1905.10650
-    Example:
-        importance = attention.ablation_importance(losses, head_mask)
     """
     check(ABLATION_IMPORTANCE, losses=losses, head_mask=head_mask)
     head_mask = promote(head_mask)
@@ -394,18 +269,6 @@ def taylor_importance(losses: Losses, head_mask: np.ndarray) -> np.ndarray:
     importance[h] = mean over b of |head_mask[b, h] d losses(head_mask)[b] / d head_mask[b, h]|
 
     The loss of an example must depend on no row of head_mask but its own.
-
-    Args:
-        losses: function from head_mask (batch, heads) to the loss of each example (batch,)
-        head_mask: (batch, heads); factor of each head: 1, or 0 for a head that is off already
-    Returns:
-        importance: (heads,); in the units of the loss
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-    Source: Michel et al. 2019, section 4.1, arXiv:1905.10650
-    Example:
-        importance = attention.taylor_importance(losses, head_mask)
     """
     check(TAYLOR_IMPORTANCE, losses=losses, head_mask=head_mask)
     head_mask = promote(head_mask)
@@ -424,20 +287,6 @@ def attention_rollout(weights: np.ndarray, *, residual: float = 0.5) -> np.ndarr
     A[l, b] = residual I + (1 - residual) mean over h of weights[l, b, h]
 
     A step that may attend to nothing in a layer, whose weights are 0, keeps its residual share alone.
-
-    Args:
-        weights: (layers, batch, heads, steps, steps); weights of self-attention in every head of every layer, the layer
-            next to the inputs first
-        residual (default 0.5): share of the residual connection around each layer: a step passes on so much of itself
-    Returns:
-        rollout: (batch, steps, steps); probabilities over the steps at the bottom, if weights are
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-        ShapeError: weights without a layer or without a head
-    Source: Abnar and Zuidema 2020, section 3, arXiv:2005.00928
-    Example:
-        rollout = attention.attention_rollout(weights)
     """
     check(ATTENTION_ROLLOUT, weights=weights, residual=residual)
     weights = promote(weights)

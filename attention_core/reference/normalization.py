@@ -31,20 +31,6 @@ class LayerNorm(Norm):
     μ = mean of the features, σ² = mean of (inputs - μ)²
 
     The variance divides by the number of features, not by one less. Half precision is normalized in float32.
-
-    Args:
-        features: features of a step
-        epsilon (default 1e-05): number added to the mean square under the root
-        bias (default True): whether there is a bias
-    Parameters:
-        g: (features,), gain of each feature; 1 at first
-        b: (features,), bias of each feature, if bias; 0 at first
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Ba et al. 2016, section 3, arXiv:1607.06450
-    Example:
-        layer = attention.LayerNorm(features)
-        outputs = layer(inputs)
     """
 
     specification: Layer = LAYER_NORM
@@ -57,16 +43,6 @@ class LayerNorm(Norm):
 
         outputs = g (inputs - μ)/√(σ² + epsilon) + b
         μ = mean of the features, σ² = mean of (inputs - μ)²
-
-        Args:
-            inputs: (batch, steps, features); one vector for each step
-        Returns:
-            outputs: (batch, steps, features); the normalized vectors
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.LayerNorm(features)
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs)
         inputs = promote(inputs)
@@ -80,18 +56,6 @@ class RMSNorm(Norm):
     outputs = g inputs/√(mean of inputs² + epsilon)
 
     No mean is subtracted, and there is no bias. Half precision is normalized in float32.
-
-    Args:
-        features: features of a step
-        epsilon (default 1e-05): number added to the mean square under the root
-    Parameters:
-        g: (features,), gain of each feature; 1 at first
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Zhang and Sennrich 2019, section 3, arXiv:1910.07467
-    Example:
-        layer = attention.RMSNorm(features)
-        outputs = layer(inputs)
     """
 
     specification: Layer = RMS_NORM
@@ -103,16 +67,6 @@ class RMSNorm(Norm):
         """Normalize each step on its own.
 
         outputs = g inputs/√(mean of inputs² + epsilon)
-
-        Args:
-            inputs: (batch, steps, features); one vector for each step
-        Returns:
-            outputs: (batch, steps, features); the normalized vectors
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.RMSNorm(features)
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs)
         return self._scaled(promote(inputs))

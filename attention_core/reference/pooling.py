@@ -27,24 +27,6 @@ def attention_pooling(
     A query that may attend to nothing gets weights and context 0. A value that no query may attend to, NaN and inf
     included, has no effect and gets gradient 0. The weights are those before dropout. A mask has as many axes as the
     scores; lengths apply to all heads.
-
-    Args:
-        scores: (batch, [heads], queries, keys); logits (natural logarithm)
-        values: (batch, [heads], keys, value_features); value vectors, one for each key
-        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
-            valid_len; out-of-range lengths are clipped
-        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
-            attend to a key; combined with valid_lens by logical and
-        dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
-    Returns:
-        context: (batch, [heads], queries, value_features); weighted averages of the values
-        weights: (batch, [heads], queries, keys); probabilities over the keys
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
-    Example:
-        context, weights = attention.attention_pooling(scores, values)
     """
     check(ATTENTION_POOLING, scores=scores, values=values, valid_lens=valid_lens, mask=mask, dropout_mask=dropout_mask)
     return pool(promote(scores), promote(values), open_keys(scores, valid_lens, mask), dropout_mask)

@@ -39,17 +39,6 @@ class SinusoidalPositions(Specified):
 
     Sines and cosines are interleaved in the paper; position_permutation returns the order that concatenates them.
     features is an even number.
-
-    Args:
-        features: features of an input
-        layout (default 'interleaved'): whether sines and cosines alternate, or all sines come first: 'interleaved',
-            'concatenated'
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762
-    Example:
-        layer = attention.SinusoidalPositions(features)
-        outputs = layer(inputs)
     """
 
     specification: Layer = SINUSOIDAL_POSITIONS
@@ -63,18 +52,6 @@ class SinusoidalPositions(Specified):
         outputs[t] = inputs[t] + P[t + offset]
         P[p, 2i] = sin(p/10000^(2i/features)), P[p, 2i + 1] = cos(p/10000^(2i/features)); concatenated: all sines first,
         then all cosines
-
-        Args:
-            inputs: (batch, steps, features); one vector for each position
-            offset (default 0): position of the first step
-        Returns:
-            outputs: (batch, steps, features); the inputs with their positions added
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-        Example:
-            layer = attention.SinusoidalPositions(features)
-            outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
         positions = (np.arange(inputs.shape[-2]) + float(offset))[:, None]
@@ -87,18 +64,6 @@ class LearnedPositions(Specified):
     """Add a learned vector for its position to each input.
 
     outputs[t] = inputs[t] + P[t + offset]
-
-    Args:
-        num_positions: positions that have a vector
-        features: features of an input
-    Parameters:
-        P: (num_positions, features), one row for each position
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Gehring et al. 2017, section 3.1, arXiv:1705.03122
-    Example:
-        layer = attention.LearnedPositions(num_positions, features)
-        outputs = layer(inputs)
     """
 
     specification: Layer = LEARNED_POSITIONS
@@ -110,19 +75,6 @@ class LearnedPositions(Specified):
         """Add the positions, starting at offset.
 
         outputs[t] = inputs[t] + P[t + offset]
-
-        Args:
-            inputs: (batch, steps, features); one vector for each position
-            offset (default 0): position of the first step
-        Returns:
-            outputs: (batch, steps, features); the inputs with their positions added
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-            ShapeError: a step beyond the last position
-        Example:
-            layer = attention.LearnedPositions(num_positions, features)
-            outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
         end = offset + inputs.shape[-2]
@@ -141,18 +93,6 @@ class RotaryPositions(Specified):
     The inner product of a rotated query and a rotated key depends on the difference of their positions alone.
     position_permutation converts between the layouts. features is an even number. Angles are exact for large positions,
     and float32 at least in half precision.
-
-    Args:
-        features: features of an input
-        layout (default 'interleaved'): whether a pair is two neighbours, or one feature of each half: 'interleaved',
-            'concatenated'
-        base (default 10000.0): ratio of the highest rate to the limit of the lowest
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Su et al. 2021, section 3.2, arXiv:2104.09864
-    Example:
-        layer = attention.RotaryPositions(features)
-        outputs = layer(inputs)
     """
 
     specification: Layer = ROTARY_POSITIONS
@@ -167,18 +107,6 @@ class RotaryPositions(Specified):
         inputs[t, 2i + 1] cos(a)
         a = (t + offset[b]) base^(-2i/features)
         concatenated: features i and i + features/2 in place of 2i and 2i + 1
-
-        Args:
-            inputs: (batch, [heads], steps, features); one vector for each position
-            offset (default None): integers (batch,), or a list, or one number for all; position of the first step; 0 if
-                None; may be negative
-        Returns:
-            outputs: (batch, [heads], steps, features); the inputs, rotated
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.RotaryPositions(features)
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs, offset=offset)
         return self.rotated(promote(inputs), offset)
@@ -202,16 +130,6 @@ def position_permutation(features: int) -> np.ndarray:
 
     permutation[i] = 2i for i < features/2, else 2i + 1 - features
     concatenated = interleaved[permutation]
-
-    Args:
-        features: features of an input
-    Returns:
-        permutation: integers (features,); interleaved index of each concatenated feature, int32
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: this specification
-    Example:
-        permutation = attention.position_permutation(features)
     """
     check(POSITION_PERMUTATION, features=features)
     return np.arange(features, dtype=np.int32).reshape(-1, 2).T.reshape(-1)
@@ -233,23 +151,6 @@ def alibi_bias(
 
     dtype is that of the scores. The paper's attention is causal: with causal_mask, given the same offset, the bias is
     the paper's. Keys after the query fall alike.
-
-    Args:
-        num_heads: number of heads
-        num_queries: number of queries
-        num_keys: number of keys
-        dtype (default 'float32'): floating type of the result: 'float64', 'float32', 'float16', 'bfloat16'
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
-    Returns:
-        bias: (batch, heads, queries, keys), each axis its size or 1; numbers to add to the scores; the same for every
-            sequence if offset is
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-    Source: Press et al. 2022, section 3, arXiv:2108.12409
-    Example:
-        bias = attention.alibi_bias(num_heads, num_queries, num_keys)
 
     In NumPy: the result is float64, and holds the numbers of dtype.
     """
@@ -278,26 +179,6 @@ def relative_buckets(
 
     The logarithms are compared in whole numbers, since n(d) >= e + k where d^(m - e) e^k >= max_distance^k e^(m - e):
     all frameworks return the same buckets. If bidirectional, an odd number of buckets leaves the last one unused.
-
-    Args:
-        num_queries: number of queries
-        num_keys: number of keys
-        num_buckets: number of buckets
-        bidirectional (default True): whether keys after the query have buckets of their own; otherwise they share that
-            of distance 0
-        max_distance (default 128): distance from which on all share the last bucket
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
-    Returns:
-        buckets: integers (batch, queries, keys), each axis its size or 1; row of the table for each pair, int32; the
-            same for every sequence if offset is
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-        OptionError: too few buckets, or a max_distance that has a bucket of its own
-    Source: Raffel et al. 2020, section 2.1, arXiv:1910.10683
-    Example:
-        buckets = attention.relative_buckets(num_queries, num_keys, num_buckets=num_buckets)
     """
     sizes = {"num_queries": num_queries, "num_keys": num_keys, "num_buckets": num_buckets}
     check(RELATIVE_BUCKETS, **sizes, bidirectional=bidirectional, max_distance=max_distance, offset=offset)
@@ -318,26 +199,6 @@ def relative_bias(
     bias[b, h, i, j] = table[buckets[b, i, j], h], buckets as relative_buckets returns them
 
     The gradient of an entry of the table is the sum over all pairs in its bucket.
-
-    Args:
-        num_queries: number of queries
-        num_keys: number of keys
-        table: (num_buckets, heads); a number for each bucket and head
-        bidirectional (default True): whether keys after the query have buckets of their own; otherwise they share that
-            of distance 0
-        max_distance (default 128): distance from which on all share the last bucket
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
-    Returns:
-        bias: (batch, heads, queries, keys), each axis its size or 1; numbers to add to the scores; the same for every
-            sequence if offset is
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-        OptionError: too few buckets, or a max_distance that has a bucket of its own
-    Source: Raffel et al. 2020, section 2.1, arXiv:1910.10683
-    Example:
-        bias = attention.relative_bias(num_queries, num_keys, table)
     """
     options = {"bidirectional": bidirectional, "max_distance": max_distance, "offset": offset}
     check(RELATIVE_BIAS, num_queries=num_queries, num_keys=num_keys, table=table, **options)

@@ -46,18 +46,6 @@ class Recurrent(Specified):
         """Run one step.
 
         state'[l] = cell(x, state[l]), x = inputs for l = 0, else dropout_mask[l - 1] output'[l - 1]
-
-        Args:
-            inputs: (batch, input_size); one vector
-            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-            dropout_mask (default None): (num_layers - 1, batch, output_size); factor of the outputs of every layer but
-                the top one: 0 or 1/(1 - rate)
-        Returns:
-            output: (batch, output_size); output of the top layer
-            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: a single step of a bidirectional layer
         """
         self._check("step", inputs=inputs, state=state, dropout_mask=dropout_mask)
         output, states, dropout_mask = promote(inputs), [], optional(dropout_mask)
@@ -82,22 +70,6 @@ class Recurrent(Specified):
 
         The backward direction runs from the last valid step to the first, and each layer reads both directions of the
         one below. What padded steps hold, NaN and inf included, has no effect and gets gradient 0.
-
-        Args:
-            inputs: (batch, steps, input_size); one vector for each step
-            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones output 0 and
-                keep the state
-            state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
-            dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
-                layer but the top one: 0 or 1/(1 - rate)
-        Returns:
-            outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
-            state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.GRU(input_size, hidden_size)
-            outputs, state = layer(inputs, valid_lens)
         """
         self._check("call", inputs=inputs, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         outputs, dropout_mask = promote(inputs), optional(dropout_mask)
@@ -157,32 +129,6 @@ class GRU(Recurrent):
     z = σ(W1 x + b1 + U1 h)
     n = tanh(W2 x + b2 + r * (U2 h + b_hn))
     h' = (1 - z) * n + z * h
-
-    Args:
-        input_size: features of an input
-        hidden_size: features of the output of each recurrent layer and direction
-        num_layers (default 1): number of stacked recurrent layers
-        dropout (default 0.0): dropout rate between recurrent layers in training
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
-    Parameters:
-        {layer}.W: (3, hidden_size, input_size, then output_size), input weights of the gates r, z, n
-        {layer}.U: (3, hidden_size, hidden_size), hidden weights of the gates r, z, n
-        {layer}.b: (3, hidden_size), biases of the gates r, z, n
-        {layer}.b_hn: (hidden_size,), bias of U2 h, inside the reset gate
-        {layer}.backward.W: (3, hidden_size, input_size, then output_size), input weights of the gates r, z, n, of the
-            backward direction
-        {layer}.backward.U: (3, hidden_size, hidden_size), hidden weights of the gates r, z, n, of the backward
-            direction
-        {layer}.backward.b: (3, hidden_size), biases of the gates r, z, n, of the backward direction
-        {layer}.backward.b_hn: (hidden_size,), bias of U2 h, inside the reset gate, of the backward direction
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN; both
-    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
-    Example:
-        layer = attention.GRU(input_size, hidden_size)
-        outputs, state = layer(inputs)
     """
 
     specification: Layer = GRU_SPECIFICATION
@@ -209,30 +155,6 @@ class LSTM(Recurrent):
     h' = o * tanh(c')
 
     Nothing is added to the bias of the forget gate.
-
-    Args:
-        input_size: features of an input
-        hidden_size: features of the output of each recurrent layer and direction
-        num_layers (default 1): number of stacked recurrent layers
-        dropout (default 0.0): dropout rate between recurrent layers in training
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
-    Parameters:
-        {layer}.W: (4, hidden_size, input_size, then output_size), input weights of the gates i, f, g, o
-        {layer}.U: (4, hidden_size, hidden_size), hidden weights of the gates i, f, g, o
-        {layer}.b: (4, hidden_size), biases of the gates i, f, g, o
-        {layer}.backward.W: (4, hidden_size, input_size, then output_size), input weights of the gates i, f, g, o, of
-            the backward direction
-        {layer}.backward.U: (4, hidden_size, hidden_size), hidden weights of the gates i, f, g, o, of the backward
-            direction
-        {layer}.backward.b: (4, hidden_size), biases of the gates i, f, g, o, of the backward direction
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000; both
-    directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
-    Example:
-        layer = attention.LSTM(input_size, hidden_size)
-        outputs, state = layer(inputs)
     """
 
     specification: Layer = LSTM_SPECIFICATION

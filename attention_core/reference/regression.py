@@ -19,18 +19,6 @@ class NadarayaWatson(Specified):
     weights as of KernelAttention
 
     width is in the units of queries and keys.
-
-    Args:
-        width (default 1.0): standard deviation of the kernel, 1/w
-        learned (default False): whether w is a parameter with initial value 1/width, or the constant 1/width
-    Parameters:
-        kernel.*: the KernelAttention that weighs the keys
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
-    Example:
-        layer = attention.NadarayaWatson()
-        predictions, weights = layer(queries, keys, values)
     """
 
     specification: Layer = NADARAYA_WATSON
@@ -51,24 +39,6 @@ class NadarayaWatson(Specified):
 
         predictions[i] = sum over j of weights[i, j] values[j]
         weights as of KernelAttention
-
-        Args:
-            queries: (batch, queries); points at which to predict
-            keys: (batch, keys); observed points
-            values: (batch, keys); observed values
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
-        Returns:
-            predictions: (batch, queries); weighted averages of the values, in their units
-            weights: (batch, queries, keys); probabilities over the keys
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-        Example:
-            layer = attention.NadarayaWatson()
-            predictions, weights = layer(queries, keys, values, valid_lens)
         """
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         self.kernel.parameters = inner(self.parameters, "kernel.")

@@ -21,17 +21,6 @@ def dot_score(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Score each query against each key by their inner product.
 
     scores[i, j] = sum over c of queries[i, c] keys[j, c]
-
-    Args:
-        queries: (batch, [heads], queries, features); query vectors
-        keys: (batch, [heads], keys, features); key vectors, one for each value
-    Returns:
-        scores: (batch, [heads], queries, keys); logits (natural logarithm)
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
-    Example:
-        scores = attention.dot_score(queries, keys)
     """
     check(DOT_SCORE, queries=queries, keys=keys)
     return promote(queries) @ promote(keys).swapaxes(-1, -2)
@@ -44,20 +33,6 @@ def scaled_dot_score(
 
     scores[i, j] = cap(scale · sum over c of queries[i, c] keys[j, c])
     cap(x) = softcap · tanh(x / softcap), or x without softcap
-
-    Args:
-        queries: (batch, [heads], queries, features); query vectors
-        keys: (batch, [heads], keys, features); key vectors, one for each value
-        scale (default None): factor of the scores; 1/√features if None
-        softcap (default None): bound of the scores; none if None
-    Returns:
-        scores: (batch, [heads], queries, keys); logits (natural logarithm)
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-    Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762; softcap: Gemma Team 2024, section 2, arXiv:2408.00118
-    Example:
-        scores = attention.scaled_dot_score(queries, keys)
     """
     check(SCALED_DOT_SCORE, scale=scale, softcap=softcap, queries=queries, keys=keys)
     if scale is None:
@@ -70,18 +45,6 @@ def additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np
     """Score each projected query against each projected key by a weighted tanh of their sum.
 
     scores[i, j] = sum over h of w_v[h] tanh(queries[i, h] + keys[j, h])
-
-    Args:
-        queries: (batch, [heads], queries, hidden_size); projected queries, W_q q
-        keys: (batch, [heads], keys, hidden_size); projected keys, W_k k
-        w_v: (hidden_size,); weight of each hidden feature
-    Returns:
-        scores: (batch, [heads], queries, keys); logits (natural logarithm)
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
-    Example:
-        scores = attention.additive_score(queries, keys, w_v)
     """
     check(ADDITIVE_SCORE, queries=queries, keys=keys, w_v=w_v)
     hidden = np.tanh(promote(queries)[..., :, None, :] + promote(keys)[..., None, :, :])
@@ -95,19 +58,6 @@ def cosine_score(queries: np.ndarray, keys: np.ndarray, *, scale: float | None =
 
     The score of a zero vector is 0, and so are its gradients. The length of any other vector has no effect, even where
     squares of its entries underflow or overflow in the type of the arrays. Graves et al. call scale the key strength β.
-
-    Args:
-        queries: (batch, [heads], queries, features); query vectors
-        keys: (batch, [heads], keys, features); key vectors, one for each value
-        scale (default None): factor of the cosines; 1 if None
-    Returns:
-        scores: (batch, [heads], queries, keys); logits (natural logarithm)
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-    Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
-    Example:
-        scores = attention.cosine_score(queries, keys)
     """
     check(COSINE_SCORE, scale=scale, queries=queries, keys=keys)
     return direction(promote(queries)) @ direction(promote(keys)).swapaxes(-1, -2) * (1.0 if scale is None else scale)
@@ -126,19 +76,6 @@ def location_score(num_keys: int, queries: np.ndarray) -> np.ndarray:
     scores[i, j] = queries[i, j]
 
     The first num_keys positions are taken.
-
-    Args:
-        num_keys: number of keys
-        queries: (batch, [heads], queries, positions); projected queries, W q
-    Returns:
-        scores: (batch, [heads], queries, keys); logits (natural logarithm)
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
-        ShapeError: more keys than a location score has positions
-    Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
-    Example:
-        scores = attention.location_score(num_keys, queries)
     """
     check(LOCATION_SCORE, num_keys=num_keys, queries=queries)
     return promote(queries)[..., :num_keys]
@@ -151,18 +88,6 @@ def gaussian_score(queries: np.ndarray, keys: np.ndarray, w: np.ndarray | None =
 
     Their softmax are the weights of Nadaraya-Watson kernel regression with a kernel of standard deviation 1/w; w is in
     1/(units of queries and keys).
-
-    Args:
-        queries: (batch, [heads], queries, features); query vectors
-        keys: (batch, [heads], keys, features); key vectors, one for each value
-        w (default None): (); inverse width of the kernel; 1 if None
-    Returns:
-        scores: (batch, [heads], queries, keys); logits (natural logarithm)
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-    Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
-    Example:
-        scores = attention.gaussian_score(queries, keys)
     """
     check(GAUSSIAN_SCORE, queries=queries, keys=keys, w=w)
     differences = promote(queries)[..., :, None, :] - promote(keys)[..., None, :, :]

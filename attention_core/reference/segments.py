@@ -31,33 +31,6 @@ class SegmentAttention(Specified):
     inputs of that layer, so that the context grows with the number of layers. A memory that is not yet full is hidden
     at its front, by mask. Segments one by one give what one call over all of them gives, if previous has all that came
     before.
-
-    Args:
-        query_size: features of an input
-        num_heads: number of heads
-        hidden_size (default None): features of all heads together; query_size if None
-        bias (default True): whether the projections of inputs and context have biases
-        dropout (default 0.0): dropout rate of the weights in training
-    Parameters:
-        W_q: (hidden_size, query_size), projects queries
-        W_k: (hidden_size, query_size), projects keys
-        W_v: (hidden_size, query_size), projects values
-        W_o: (query_size, hidden_size), projects the heads' averages
-        b_q: (hidden_size,), biases of the queries, if bias
-        b_k: (hidden_size,), biases of the keys, if bias
-        b_v: (hidden_size,), biases of the values, if bias
-        b_o: (query_size,), biases of the context, if bias
-        W_r: (hidden_size, query_size), projects distances
-        u: (heads, head_size), added to every query for its scores by content
-        v: (heads, head_size), added to every query for its scores by distance
-        scored.*: the DotProductAttention of each head, which has none
-        positions.*: the SinusoidalPositions of the distances, which has none
-    Raises:
-        OptionError: an argument is outside its domain
-    Source: Dai et al. 2019, section 3 and appendix B, arXiv:1901.02860
-    Example:
-        layer = attention.SegmentAttention(query_size, num_heads)
-        context, weights = layer(inputs)
     """
 
     specification: Layer = SEGMENT_ATTENTION
@@ -98,28 +71,6 @@ class SegmentAttention(Specified):
         NaN and inf included, has no effect as a key and gets no gradient as a key; a step of inputs is a query all the
         same. Gradients flow into previous: stop them before the call, as the paper does, or train through several
         segments.
-
-        Args:
-            inputs: (batch, queries, query_size); the steps of the segment
-            previous (default None): (batch, previous_steps, query_size); the inputs of the segments before, oldest
-                first
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a step
-                may attend to a key of [previous; inputs], if it is not later
-            per_head (default False): whether to return the weights of every head, or their mean
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
-        Returns:
-            context: (batch, queries, query_size); the heads' averages, projected
-            weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            ShapeError: a mask or a dropout mask with another number of keys than steps of the memory and of the segment
-            OptionError: per_head where no weights are returned
-        Example:
-            layer = attention.SegmentAttention(query_size, num_heads)
-            context, weights = layer(inputs)
         """
         self._check(
             "call",

@@ -26,20 +26,6 @@ def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: np
 
     Every token of the batch has the same weight, in long and in short sentences. Steps that are not open, NaN and inf
     included, have no effect, but their targets must be in the vocabulary.
-
-    Args:
-        logits: (batch, steps, vocab_size); scores of each token (natural logarithm)
-        targets: integers (batch, steps); the correct tokens
-        valid_lens (default None): integers (batch,), or a list; step t is open where t < valid_len; other steps have no
-            effect
-    Returns:
-        loss: (); nats per token; exp(loss) is the perplexity
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        TokenError: a token id is outside the vocabulary
-    Source: Sutskever et al. 2014, section 3.2, arXiv:1409.3215, with a mean over tokens in place of sentences
-    Example:
-        loss = attention.masked_cross_entropy(logits, targets)
     """
     check(MASKED_CROSS_ENTROPY, logits=logits, targets=targets, valid_lens=valid_lens)
     logits, (batch, steps) = promote(logits), targets.shape

@@ -53,52 +53,6 @@ class TransformerEncoder(Stack):
 
     outputs = x
     x = √features embedding[tokens] + positions, then each of the layers, then the last norm
-
-    Args:
-        vocab_size: number of token ids
-        features: features of a step
-        num_heads: number of heads
-        hidden_size: hidden features of the feed-forward network
-        num_layers (default 1): number of layers
-        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
-            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
-            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
-            'none'
-        num_positions (default None): positions that have a vector, for positions='learned' only
-        num_buckets (default None): buckets of distances, for positions='relative' only
-        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
-            positions='relative' only
-        num_key_heads (default None): number of heads of keys and values; num_heads if None
-        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'concat_bias', 'cosine', 'gaussian'
-        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
-            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
-            'concatenated'
-        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
-            rotary_layout only
-        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
-        rms (default False): whether RMSNorm takes the place of LayerNorm
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
-        gated (default False): whether a second projection multiplies the hidden features
-        bias (default True): whether projections, networks and LayerNorm have biases
-        epsilon (default 1e-05): number added to the mean square under the root
-        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
-        causal (default False): whether a step attends only to itself and earlier ones
-        last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
-    Parameters:
-        embedding: (vocab_size, features), one row for each token id
-        bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
-            positions='relative'
-        positions.*: the LearnedPositions, if positions='learned'
-        layers.{layer}.*: the layers
-        norm.*: the last LayerNorm or RMSNorm, with last_norm
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
-    Example:
-        layer = attention.TransformerEncoder(vocab_size, features, num_heads, hidden_size)
-        outputs, weights = layer(tokens)
     """
 
     specification: Layer = TRANSFORMER_ENCODER
@@ -173,37 +127,6 @@ class TransformerEncoder(Stack):
         x = √features embedding[tokens] + positions, then each of the layers, then the last norm
 
         Tokens of padded steps must be in the vocabulary, and have no effect.
-
-        Args:
-            tokens: integers (batch, steps); token ids
-            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones have no effect,
-                and output 0
-            mask (default None): booleans (batch, [heads], steps, steps), each axis its size or 1; True where a step may
-                attend to another; combined with valid_lens by logical and
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
-                of self-attention; -inf hides a step from another
-            embedding_dropout_mask (default None): (batch, steps, features); factor of the embedded tokens with their
-                positions: 0 or 1/(1 - rate)
-            self_dropout_mask (default None): (num_layers, batch, heads, steps, steps); factor of each weight of self-
-                attention: 0 or 1/(1 - rate)
-            hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden feature:
-                0 or 1/(1 - rate)
-            dropout_mask (default None): (num_layers, sublayers, batch, steps, features); factor of what each sublayer
-                adds, in order: 0 or 1/(1 - rate)
-        Returns:
-            outputs: (batch, steps, features); one vector for each step
-            weights: (num_layers, batch, heads, steps, steps); probabilities over the steps, of every head; None without
-                need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
-            ShapeError: a step beyond the last position
-        Example:
-            layer = attention.TransformerEncoder(vocab_size, features, num_heads, hidden_size)
-            outputs, weights = layer(tokens, valid_lens)
         """
         masks = {
             "self_dropout_mask": self_dropout_mask,
@@ -243,56 +166,6 @@ class TransformerDecoder(Stack):
     logits = dense.W x + dense.b, or embedding x if tied
     x = √features embedding[tokens] + positions, then each of the layers, then the last norm
     step t attends to the steps up to t, and to the encoder's outputs
-
-    Args:
-        vocab_size: number of token ids
-        features: features of a step
-        num_heads: number of heads
-        hidden_size: hidden features of the feed-forward network
-        num_layers (default 1): number of layers
-        memory_size (default None): features of the encoder's outputs; features if None
-        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
-            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
-            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
-            'none'
-        num_positions (default None): positions that have a vector, for positions='learned' only
-        num_buckets (default None): buckets of distances, for positions='relative' only
-        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
-            positions='relative' only
-        num_key_heads (default None): number of heads of keys and values; num_heads if None
-        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'concat_bias', 'cosine', 'gaussian'
-        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
-            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
-            'concatenated'
-        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
-            rotary_layout only
-        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
-        rms (default False): whether RMSNorm takes the place of LayerNorm
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
-        gated (default False): whether a second projection multiplies the hidden features
-        bias (default True): whether projections, networks and LayerNorm have biases
-        epsilon (default 1e-05): number added to the mean square under the root
-        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
-        last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
-        tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
-            Press and Wolf 2017, section 2, arXiv:1608.05859
-    Parameters:
-        embedding: (vocab_size, features), one row for each token id
-        bias_table: (num_buckets, num_heads), the table of relative_bias for the self-attention of all layers, if
-            positions='relative'
-        dense.W: (vocab_size, features), weights of the logits, unless tied
-        dense.b: (vocab_size,), biases of the logits, unless tied
-        positions.*: the LearnedPositions, if positions='learned'
-        layers.{layer}.*: the layers
-        norm.*: the last LayerNorm or RMSNorm, with last_norm
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
-    Example:
-        layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size)
-        logits, weights = layer(tokens, encoder_outputs)
     """
 
     specification: Layer = TRANSFORMER_DECODER
@@ -356,18 +229,6 @@ class TransformerDecoder(Stack):
         """Project the encoder's outputs for every layer and zero the hidden ones, once for all steps.
 
         memory = cross_attention.prepare(encoder_outputs, encoder_outputs) of each layer
-
-        Args:
-            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
-            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
-                < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
-        Returns:
-            memory: a `Memory`, which `attend` and `step` take
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
         """
         self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
         encoded = promote(encoder_outputs)
@@ -381,17 +242,6 @@ class TransformerDecoder(Stack):
         """Return the decoder's state before its first step, with room for max_steps.
 
         state = (0, 0, 0)
-
-        Args:
-            memory: as `prepare` returns it
-            max_steps: maximum number of tokens to decode
-        Returns:
-            state: what the next `step` takes
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            ShapeError: a step beyond the last position
         """
         self._check("start", memory=memory, max_steps=max_steps)
         *lead, _, size = memory.values.shape
@@ -410,19 +260,6 @@ class TransformerDecoder(Stack):
         The keys and values of earlier steps are those of the state: nothing is computed twice. The mask of the memory
         has one row, that of this step. Sequences may be at different positions; a step behind the last place of the
         state is not kept.
-
-        Args:
-            tokens: integers (batch,); token ids
-            state: as `start` returns it
-            memory: as `prepare` returns it
-        Returns:
-            logits: (batch, vocab_size); scores of the next token (natural logarithm)
-            state: what the next `step` takes
-            weights: (batch, keys); probabilities over the keys, mean over the last layer's heads
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            TokenError: a token id is outside the vocabulary
         """
         self._check("step", tokens=tokens, state=state, memory=memory)
         embedded = embed("TransformerDecoder", tokens, self.parameters["embedding"])
@@ -459,42 +296,6 @@ class TransformerDecoder(Stack):
         logits = dense.W x + dense.b, or embedding x if tied
         x = √features embedding[tokens] + positions, then each of the layers, then the last norm
         step t attends to the steps up to t, and to the encoder's outputs
-
-        Args:
-            tokens: integers (batch, steps); token ids
-            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
-            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
-                < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
-            per_head (default False): whether to return the weights of every head, or their mean
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
-                of self-attention; -inf hides a step from another
-            embedding_dropout_mask (default None): (batch, steps, features); factor of the embedded tokens with their
-                positions: 0 or 1/(1 - rate)
-            self_dropout_mask (default None): (num_layers, batch, heads, steps, steps); factor of each weight of self-
-                attention: 0 or 1/(1 - rate)
-            attention_dropout_mask (default None): (num_layers, batch, heads, steps, keys); factor of each weight of
-                cross-attention: 0 or 1/(1 - rate)
-            hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden feature:
-                0 or 1/(1 - rate)
-            dropout_mask (default None): (num_layers, sublayers, batch, steps, features); factor of what each sublayer
-                adds, in order: 0 or 1/(1 - rate)
-        Returns:
-            logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
-            weights: ([num_layers], batch, [heads], steps, keys); probabilities over the keys: the mean over the last
-                layer's heads, or all with per_head; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
-            ShapeError: a step beyond the last position
-            OptionError: per_head where no weights are returned
-        Example:
-            layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size)
-            logits, weights = layer(tokens, encoder_outputs, valid_lens)
         """
         masks = {
             "self_dropout_mask": self_dropout_mask,
@@ -540,26 +341,6 @@ class TransformerDecoder(Stack):
         """Decode by feeding back the most probable token until the end token.
 
         token[t] = argmax of logits[t], logits[t] = step(token[t - 1]), token[-1] = bos; stop at eos
-
-        Args:
-            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
-                a key; combined with valid_lens by logical and
-            bos: token that starts a sequence
-            eos: token that ends a sequence
-            max_steps: maximum number of tokens to decode
-        Returns:
-            tokens: integers (batch, max_steps); decoded ids, padded with eos
-            lengths: integers (batch,); number of tokens before eos
-            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            ShapeError: a step beyond the last position
-            TokenError: a first or last token outside the vocabulary
         """
         options = {"bos": bos, "eos": eos, "max_steps": max_steps}
         self._check("greedy", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask, **options)
@@ -583,31 +364,6 @@ class TransformerDecoder(Stack):
 
         score = sum of ln p(token[t]) / ((5 + n)/6)^length_penalty, n counting the tokens up to eos
         keep the width best continuations; a finished hypothesis continues unchanged
-
-        Args:
-            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
-                a key; combined with valid_lens by logical and
-            bos: token that starts a sequence
-            eos: token that ends a sequence
-            max_steps: maximum number of tokens to decode
-            width: hypotheses kept at each step
-            num_best (default 1): hypotheses returned, best first
-            length_penalty (default 0.0): exponent α; 0 ranks by log probability
-        Returns:
-            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
-            lengths: integers (batch, num_best); number of tokens before eos
-            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
-            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            ShapeError: a step beyond the last position
-            TokenError: a first or last token outside the vocabulary
-            OptionError: num_best above width, or width above vocab_size
         """
         options: dict[str, Any] = {
             "bos": bos,

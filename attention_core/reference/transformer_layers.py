@@ -74,40 +74,6 @@ class TransformerEncoderLayer(TransformerLayer):
     f = self_attention(x, x, x), feed_forward(x)
 
     What stands in a step from valid_lens on, NaN and inf included, has no effect and gets gradient 0.
-
-    Args:
-        features: features of a step
-        num_heads: number of heads
-        hidden_size: hidden features of the feed-forward network
-        num_key_heads (default None): number of heads of keys and values; num_heads if None
-        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'concat_bias', 'cosine', 'gaussian'
-        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
-            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
-            'concatenated'
-        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
-            rotary_layout only
-        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
-        rms (default False): whether RMSNorm takes the place of LayerNorm
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
-        gated (default False): whether a second projection multiplies the hidden features
-        bias (default True): whether projections, networks and LayerNorm have biases
-        epsilon (default 1e-05): number added to the mean square under the root
-        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
-        causal (default False): whether a step attends only to itself and earlier ones
-    Parameters:
-        self_attention.*: the MultiHeadAttention of each step to the steps
-        feed_forward.*: the FeedForward
-        norm_1.*: the LayerNorm or RMSNorm of the first sublayer
-        norm_2.*: that of the second
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762; norm='pre': Xiong et al. 2020, section 3,
-    arXiv:2002.04745
-    Example:
-        layer = attention.TransformerEncoderLayer(features, num_heads, hidden_size)
-        outputs, weights = layer(inputs)
     """
 
     specification: Layer = TRANSFORMER_ENCODER_LAYER
@@ -165,33 +131,6 @@ class TransformerEncoderLayer(TransformerLayer):
 
         x' = norm(x + f(x)) (post), x + f(norm(x)) (pre), for each sublayer f in order
         f = self_attention(x, x, x), feed_forward(x)
-
-        Args:
-            inputs: (batch, steps, features); one vector for each step
-            valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones have no effect,
-                and output 0
-            mask (default None): booleans (batch, [heads], steps, steps), each axis its size or 1; True where a step may
-                attend to another; combined with valid_lens by logical and
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
-                of self-attention; -inf hides a step from another
-            self_dropout_mask (default None): (batch, heads, steps, steps); factor of each weight of self-attention: 0
-                or 1/(1 - rate)
-            hidden_dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature: 0 or 1/(1 -
-                rate)
-            dropout_mask (default None): (sublayers, batch, steps, features); factor of what each sublayer adds, in
-                order: 0 or 1/(1 - rate)
-        Returns:
-            outputs: (batch, steps, features); one vector for each step
-            weights: (batch, heads, steps, steps); probabilities over the steps, of every head; None without
-                need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-        Example:
-            layer = attention.TransformerEncoderLayer(features, num_heads, hidden_size)
-            outputs, weights = layer(inputs, valid_lens)
         """
         self._check(
             "call",
@@ -231,42 +170,6 @@ class TransformerDecoderLayer(TransformerLayer):
     step t attends to the steps up to t
 
     valid_lens and mask are of cross-attention. A key that no step may attend to has no effect.
-
-    Args:
-        features: features of a step
-        num_heads: number of heads
-        hidden_size: hidden features of the feed-forward network
-        memory_size (default None): features of the encoder's outputs; features if None
-        num_key_heads (default None): number of heads of keys and values; num_heads if None
-        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'concat_bias', 'cosine', 'gaussian'
-        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
-            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
-            'concatenated'
-        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
-            rotary_layout only
-        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
-        rms (default False): whether RMSNorm takes the place of LayerNorm
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
-        gated (default False): whether a second projection multiplies the hidden features
-        bias (default True): whether projections, networks and LayerNorm have biases
-        epsilon (default 1e-05): number added to the mean square under the root
-        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
-    Parameters:
-        self_attention.*: the MultiHeadAttention of each step to the steps
-        cross_attention.*: the MultiHeadAttention of each step to the encoder's outputs
-        feed_forward.*: the FeedForward
-        norm_1.*: the LayerNorm or RMSNorm of the first sublayer
-        norm_2.*: that of the second
-        norm_3.*: that of the third
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762; norm='pre': Xiong et al. 2020, section 3,
-    arXiv:2002.04745
-    Example:
-        layer = attention.TransformerDecoderLayer(features, num_heads, hidden_size)
-        outputs, weights, self_weights = layer(inputs, encoder_outputs)
     """
 
     specification: Layer = TRANSFORMER_DECODER_LAYER
@@ -327,36 +230,6 @@ class TransformerDecoderLayer(TransformerLayer):
         x' = norm(x + f(x)) (post), x + f(norm(x)) (pre), for each sublayer f in order
         f = self_attention(x, x, x), cross_attention(x, encoder_outputs, encoder_outputs), feed_forward(x)
         step t attends to the steps up to t
-
-        Args:
-            inputs: (batch, steps, features); one vector for each step
-            encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
-            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
-                < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], steps, keys), each axis its size or 1; True where a query may
-                attend to a key; combined with valid_lens by logical and
-            need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
-                of self-attention; -inf hides a step from another
-            self_dropout_mask (default None): (batch, heads, steps, steps); factor of each weight of self-attention: 0
-                or 1/(1 - rate)
-            attention_dropout_mask (default None): (batch, heads, steps, keys); factor of each weight of cross-
-                attention: 0 or 1/(1 - rate)
-            hidden_dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature: 0 or 1/(1 -
-                rate)
-            dropout_mask (default None): (sublayers, batch, steps, features); factor of what each sublayer adds, in
-                order: 0 or 1/(1 - rate)
-        Returns:
-            outputs: (batch, steps, features); one vector for each step
-            weights: (batch, heads, steps, keys); probabilities over the keys, of every head; None without need_weights
-            self_weights: (batch, heads, steps, steps); probabilities over the steps, of every head
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-        Example:
-            layer = attention.TransformerDecoderLayer(features, num_heads, hidden_size)
-            outputs, weights, self_weights = layer(inputs, encoder_outputs, valid_lens)
         """
         self._check(
             "call",

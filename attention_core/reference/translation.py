@@ -30,24 +30,6 @@ class EncoderDecoder(Container):
         """Translate by feeding back the most probable token until the end token.
 
         tokens, lengths, weights = decoder.greedy(*encode(source, valid_lens), valid_lens)
-
-        Args:
-            source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
-            bos: token that starts a sequence
-            eos: token that ends a sequence
-            max_steps: maximum number of tokens to decode
-        Returns:
-            tokens: integers (batch, max_steps); decoded ids, padded with eos
-            lengths: integers (batch,); number of tokens before eos
-            weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
-            ShapeError: more keys than a location score has positions
-            TokenError: a first or last token outside the vocabulary
-            ShapeError: a token beyond the last position, of a source or of its translation
         """
         options = {"bos": bos, "eos": eos, "max_steps": max_steps}
         self._check("greedy", source=source, valid_lens=valid_lens, **options)
@@ -69,29 +51,6 @@ class EncoderDecoder(Container):
         """Translate by keeping the best hypotheses at every step (beam search).
 
         tokens, lengths, scores, weights = decoder.beam(*encode(source, valid_lens), valid_lens)
-
-        Args:
-            source: integers (batch, keys); token ids of the sentences to translate
-            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
-            bos: token that starts a sequence
-            eos: token that ends a sequence
-            max_steps: maximum number of tokens to decode
-            width: hypotheses kept at each step
-            num_best (default 1): hypotheses returned, best first
-            length_penalty (default 0.0): exponent α; 0 ranks by log probability
-        Returns:
-            tokens: integers (batch, num_best, max_steps); decoded ids, padded with eos
-            lengths: integers (batch, num_best); number of tokens before eos
-            scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
-            weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
-            ShapeError: more keys than a location score has positions
-            TokenError: a first or last token outside the vocabulary
-            OptionError: num_best above width, or width above vocab_size
-            ShapeError: a token beyond the last position, of a source or of its translation
         """
         options: dict[str, Any] = {
             "bos": bos,
@@ -114,39 +73,6 @@ class Translator(EncoderDecoder):
 
     With bridge='concatenate', the decoder's hidden size is twice the encoder's. Between a GRU and an LSTM, only the
     outputs in the state are handed on and bridged: a decoder's memory cells begin at 0, an encoder's are not used.
-
-    Args:
-        source_vocab_size: number of token ids of the sources
-        target_vocab_size: number of token ids of the translations
-        embed_size: features of an embedded token
-        hidden_size: features of the output of each recurrent layer and direction
-        num_layers (default 1): number of stacked recurrent layers
-        cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        encoder_cell (default None): the encoder's recurrent layer, by name; cell if None: 'gru', 'lstm'
-        decoder (default 'bahdanau'): Bahdanau's decoder, Luong's, or the one without attention: 'bahdanau', 'luong',
-            'fixed'
-        score (default None): name of the score; the decoder's default if None: 'dot', 'scaled_dot', 'general',
-            'additive', 'concat', 'concat_bias', 'cosine', 'location', 'gaussian'
-        num_positions (default None): number of positions to score, for score='location' only
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
-        bridge (default None): how to merge the two directions; 'project' if None: 'concatenate', 'sum', 'project',
-            'backward'
-        reads (default None): what the recurrent layer of Bahdanau's decoder reads; 'both' if None: 'both', 'context'
-        readout (default None): the readout of Bahdanau's decoder; 'dense' if None: 'dense', 'maxout'
-        input_feeding (default None): what a step of Luong's decoder feeds to the next; 'attentional' if None:
-            'attentional', 'context', 'none'
-        dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
-    Parameters:
-        encoder.*: the GRUEncoder or LSTMEncoder
-        bridge.*: the Bridge, if bidirectional
-        decoder.*: the decoder
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
-    Example:
-        layer = attention.Translator(source_vocab_size, target_vocab_size, embed_size, hidden_size)
-        logits, weights = layer(source, inputs)
     """
 
     specification: Layer = TRANSLATOR
@@ -219,26 +145,6 @@ class Translator(EncoderDecoder):
 
         outputs, state = encoder(source, valid_lens), then the bridge, if bidirectional
         logits, _, weights = decoder(inputs, outputs, state, valid_lens)
-
-        Args:
-            source: integers (batch, keys); token ids of the sentences to translate
-            inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
-            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
-            encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); factor of the outputs of
-                every encoder layer but the top one: 0 or 1/(1 - rate)
-            decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); factor of the outputs of
-                every decoder layer but the top one: 0 or 1/(1 - rate)
-            attention_dropout_mask (default None): (batch, steps, keys); factor of each weight: 0 or 1/(1 - rate)
-        Returns:
-            logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
-            weights: (batch, steps, keys); probabilities over the source tokens
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            TokenError: a token id is outside the vocabulary
-            ShapeError: more keys than a location score has positions
-        Example:
-            layer = attention.Translator(source_vocab_size, target_vocab_size, embed_size, hidden_size)
-            logits, weights = layer(source, inputs, valid_lens)
         """
         self._check(
             "call",
@@ -266,51 +172,6 @@ class TransformerTranslator(EncoderDecoder):
 
     outputs, _ = encoder(source, valid_lens)
     logits, weights = decoder(inputs, outputs, valid_lens)
-
-    Args:
-        source_vocab_size: number of token ids of the sources
-        target_vocab_size: number of token ids of the translations
-        features: features of a step
-        num_heads: number of heads
-        hidden_size: hidden features of the feed-forward network
-        num_layers (default 1): number of layers
-        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
-            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
-            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
-            'none'
-        num_positions (default None): positions that have a vector, for positions='learned' only
-        num_buckets (default None): buckets of distances, for positions='relative' only
-        max_distance (default None): distance from which on all share the last bucket; 128 if None; for
-            positions='relative' only
-        num_key_heads (default None): number of heads of keys and values; num_heads if None
-        score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
-            'concat_bias', 'cosine', 'gaussian'
-        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
-            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
-            'concatenated'
-        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
-            rotary_layout only
-        norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
-        rms (default False): whether RMSNorm takes the place of LayerNorm
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
-        gated (default False): whether a second projection multiplies the hidden features
-        bias (default True): whether projections, networks and LayerNorm have biases
-        epsilon (default 1e-05): number added to the mean square under the root
-        dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
-        last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
-        tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
-            Press and Wolf 2017, section 2, arXiv:1608.05859
-        shared (default False): whether encoder and decoder have one embedding
-    Parameters:
-        encoder.*: the TransformerEncoder
-        decoder.*: the TransformerDecoder
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
-    Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
-    Example:
-        layer = attention.TransformerTranslator(source_vocab_size, target_vocab_size, features, num_heads, hidden_size)
-        logits, weights = layer(source, inputs)
     """
 
     specification: Layer = TRANSFORMER_TRANSLATOR
@@ -399,40 +260,6 @@ class TransformerTranslator(EncoderDecoder):
         logits, weights = decoder(inputs, outputs, valid_lens)
 
         The weights are the mean over the heads of the decoder's last layer.
-
-        Args:
-            source: integers (batch, keys); token ids of the sentences to translate
-            inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
-            valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
-            encoder_embedding_dropout_mask (default None): (batch, keys, features); factor of the embedded tokens with
-                their positions: 0 or 1/(1 - rate)
-            encoder_self_dropout_mask (default None): (num_layers, batch, heads, keys, keys); factor of each weight of
-                self-attention: 0 or 1/(1 - rate)
-            encoder_hidden_dropout_mask (default None): (num_layers, batch, keys, hidden_size); factor of each hidden
-                feature: 0 or 1/(1 - rate)
-            encoder_dropout_mask (default None): (num_layers, encoder_sublayers, batch, keys, features); factor of what
-                each sublayer adds, in order: 0 or 1/(1 - rate)
-            decoder_embedding_dropout_mask (default None): (batch, steps, features); factor of the embedded tokens with
-                their positions: 0 or 1/(1 - rate)
-            decoder_self_dropout_mask (default None): (num_layers, batch, heads, steps, steps); factor of each weight of
-                self-attention: 0 or 1/(1 - rate)
-            decoder_attention_dropout_mask (default None): (num_layers, batch, heads, steps, keys); factor of each
-                weight of cross-attention: 0 or 1/(1 - rate)
-            decoder_hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden
-                feature: 0 or 1/(1 - rate)
-            decoder_dropout_mask (default None): (num_layers, decoder_sublayers, batch, steps, features); factor of what
-                each sublayer adds, in order: 0 or 1/(1 - rate)
-        Returns:
-            logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
-            weights: (batch, steps, keys); probabilities over the source tokens
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            TokenError: a token id is outside the vocabulary
-            ShapeError: a token beyond the last position, of a source or of its translation
-        Example:
-            layer = attention.TransformerTranslator(source_vocab_size, target_vocab_size, features, num_heads,
-                hidden_size)
-            logits, weights = layer(source, inputs, valid_lens)
         """
         masks = {
             "encoder_embedding_dropout_mask": encoder_embedding_dropout_mask,

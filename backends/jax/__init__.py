@@ -1,36 +1,21 @@
-"""Sequence-to-sequence attention in JAX: queries, keys and values go in; contexts and weights come out."""
+"""Sequence-to-sequence attention in JAX: masks, scores, attention layers, encoders, decoders and their training.
 
+Every function and method checks its arguments before any arithmetic, and raises the errors of `attention_core.errors`:
+
+    ShapeError, DtypeError: an array does not fit the operator, the layer's parameters or the other arrays
+    MaskError: a mask is not boolean
+    OptionError: an option is outside its domain, or would be ignored beside the others
+    TokenError: a token id is outside the vocabulary
+
+A docstring names those that a function or method raises beside them.
+"""
+
+from attention_core.operators import exports
 from backends import absence
 
 if absence("jax"):
     raise ModuleNotFoundError(absence("jax"))
 
-from backends.jax import (
-    attention,
-    compressed,
-    decoders,
-    encoders,
-    feed_forward,
-    hard,
-    images,
-    linear,
-    local,
-    masking,
-    memory,
-    multi_head,
-    normalization,
-    parameters,
-    pooling,
-    positions,
-    recurrent,
-    regression,
-    scoring,
-    segments,
-    training,
-    transformer,
-    transformer_layers,
-    translation,
-)
 from backends.jax.attention import *
 from backends.jax.compressed import *
 from backends.jax.decoders import *
@@ -56,29 +41,4 @@ from backends.jax.transformer import *
 from backends.jax.transformer_layers import *
 from backends.jax.translation import *
 
-__all__ = [
-    *attention.__all__,
-    *compressed.__all__,
-    *decoders.__all__,
-    *encoders.__all__,
-    *feed_forward.__all__,
-    *hard.__all__,
-    *images.__all__,
-    *linear.__all__,
-    *local.__all__,
-    *masking.__all__,
-    *memory.__all__,
-    *multi_head.__all__,
-    *normalization.__all__,
-    *parameters.__all__,
-    *pooling.__all__,
-    *positions.__all__,
-    *recurrent.__all__,
-    *regression.__all__,
-    *scoring.__all__,
-    *segments.__all__,
-    *training.__all__,
-    *transformer.__all__,
-    *transformer_layers.__all__,
-    *translation.__all__,
-]
+__all__ = exports(__name__)

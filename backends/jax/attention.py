@@ -83,8 +83,6 @@ class Attention(Specified):
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
             ShapeError: more keys than a location score has positions
             ShapeError: heads of queries that key heads cannot share evenly
         """
@@ -125,8 +123,6 @@ class Attention(Specified):
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
             ShapeError: more keys than a location score has positions
             ShapeError: heads of queries that key heads cannot share evenly
         """
@@ -162,9 +158,6 @@ class Attention(Specified):
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: heads of queries that key heads cannot share evenly
         """
         self._check(
@@ -209,14 +202,8 @@ class Attention(Specified):
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             ShapeError: heads of queries that key heads cannot share evenly
-        Example:
-            layer = attention.DotProductAttention()
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         options: dict[str, Any] = {"need_weights": need_weights, "bias": bias, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
@@ -357,8 +344,6 @@ class DotProductAttention(Attention):
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         rngs: streams of random numbers, for the first values of the parameters and for dropout
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
     Example:
         layer = attention.DotProductAttention()
@@ -408,8 +393,6 @@ class AdditiveAttention(Attention):
         W_q: (hidden_size, query_size), projects queries
         W_k: (hidden_size, key_size), projects keys
         w_v: (hidden_size,), weight of each hidden feature
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
     Example:
         layer = attention.AdditiveAttention(query_size, key_size, hidden_size, rngs=nnx.Rngs(0))
@@ -475,8 +458,6 @@ class GeneralAttention(Attention):
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         W: (query_size, key_size), projects keys to the size of queries
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
     Example:
         layer = attention.GeneralAttention(query_size, key_size, rngs=nnx.Rngs(0))
@@ -535,8 +516,6 @@ class ConcatAttention(Attention):
         W: (hidden_size, query_size + key_size), projects [query; key]
         b: (hidden_size,), bias of the hidden layer, if bias
         v: (hidden_size,), weight of each hidden feature
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
     Example:
         layer = attention.ConcatAttention(query_size, key_size, hidden_size, rngs=nnx.Rngs(0))
@@ -601,8 +580,6 @@ class CosineAttention(Attention):
         time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
             heads
         rngs: streams of random numbers, for the first values of the parameters and for dropout
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
     Example:
         layer = attention.CosineAttention()
@@ -646,8 +623,6 @@ class LocationAttention(Attention):
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         W: (num_positions, query_size), scores of each position
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
     Example:
         layer = attention.LocationAttention(query_size, num_positions, rngs=nnx.Rngs(0))
@@ -696,8 +671,6 @@ class KernelAttention(Attention):
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         w: (), inverse width of the kernel, if learned
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
     Example:
         layer = attention.KernelAttention(rngs=nnx.Rngs(0))

@@ -44,8 +44,6 @@ class FeedForward(Specified):
         b_1: (hidden_size,), biases of the hidden features, if bias
         b_2: (features,), biases of the outputs, if bias
         b_3: (hidden_size,), biases of the factors, if bias and gated
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.3, arXiv:1706.03762; gated: Shazeer 2020, section 2, arXiv:2002.05202; gelu:
     Hendrycks and Gimpel 2016, arXiv:1606.08415
     Example:
@@ -97,11 +95,6 @@ class FeedForward(Specified):
             dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature: 0 or 1/(1 - rate)
         Returns:
             outputs: (batch, steps, features); the transformed vectors
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.FeedForward(features, hidden_size, rngs=nnx.Rngs(0))
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs, dropout_mask=dropout_mask)
         hidden = ACTIVATIONS[self.sizes["activation"]](self.W_1(inputs))

@@ -56,10 +56,6 @@ def attention_mask(num_keys: int, valid_lens: Lengths | None = None, mask: jax.A
             attend to a key; combined with valid_lens by logical and
     Returns:
         mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-        OptionError: an argument is outside its domain
     Source: this specification; True means 'may attend', as in ONNX Attention
     Example:
         mask = attention.attention_mask(num_keys, valid_lens)
@@ -95,9 +91,6 @@ def causal_mask(num_queries: int, num_keys: int, *, offset: Offset | None = None
     Returns:
         mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
             if offset is. With heads, insert their axis: mask[:, None]
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762
     Example:
         mask = attention.causal_mask(num_queries, num_keys)
@@ -124,9 +117,6 @@ def window_mask(num_queries: int, num_keys: int, *, left: int, right: int, offse
     Returns:
         mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
             if offset is. With heads, insert their axis: mask[:, None]
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
     Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
     Example:
         mask = attention.window_mask(num_queries, num_keys, left=left, right=right)
@@ -153,9 +143,6 @@ def block_mask(num_queries: int, num_keys: int, *, size: int, offset: Offset | N
     Returns:
         mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
             if offset is. With heads, insert their axis: mask[:, None]
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
     Source: Liu et al. 2018, section 4.2.4, arXiv:1801.10198
     Example:
         mask = attention.block_mask(num_queries, num_keys, size=size)
@@ -181,9 +168,6 @@ def stride_mask(num_queries: int, num_keys: int, *, stride: int, offset: Offset 
     Returns:
         mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
             if offset is. With heads, insert their axis: mask[:, None]
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
     Source: Child et al. 2019, section 4.2, arXiv:1904.10509
     Example:
         mask = attention.stride_mask(num_queries, num_keys, stride=stride)
@@ -202,9 +186,6 @@ def global_mask(global_queries: jax.Array, global_keys: jax.Array) -> jax.Array:
         global_keys: booleans (batch, keys); True where a key is attended to by every query
     Returns:
         mask: booleans (batch, queries, keys); True = may attend
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
     Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
     Example:
         mask = attention.global_mask(global_queries, global_keys)
@@ -226,9 +207,6 @@ def mask_and(first: jax.Array, second: jax.Array) -> jax.Array:
             key
     Returns:
         mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
     Source: this specification
     Example:
         mask = attention.mask_and(first, second)
@@ -250,9 +228,6 @@ def mask_or(first: jax.Array, second: jax.Array) -> jax.Array:
             key
     Returns:
         mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
     Source: this specification
     Example:
         mask = attention.mask_or(first, second)
@@ -270,9 +245,6 @@ def from_key_padding_mask(key_padding_mask: jax.Array) -> jax.Array:
         key_padding_mask: booleans (batch, keys); True = hidden from every query
     Returns:
         mask: booleans (batch, one, keys); True = may attend; the same for every query
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
     Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention
     Example:
         mask = attention.from_key_padding_mask(key_padding_mask)
@@ -293,8 +265,6 @@ def to_key_padding_mask(mask: jax.Array) -> jax.Array:
     Returns:
         key_padding_mask: booleans (batch, keys); True = hidden from every query
     Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
         ShapeError: a mask that a key padding mask cannot represent: one with several rows
     Source: this specification; key_padding_mask as in torch.nn.MultiheadAttention
     Example:
@@ -319,9 +289,6 @@ def from_additive_mask(additive_mask: jax.Array, *, threshold: float = -1e4) -> 
         threshold (default -10000.0): a key is hidden where additive_mask is at most this
     Returns:
         mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
     Source: this specification
     Example:
         mask = attention.from_additive_mask(additive_mask)
@@ -343,10 +310,6 @@ def to_additive_mask(mask: jax.Array, *, dtype: str = "float32", finite: bool = 
         finite (default False): whether to fill with the lowest finite number, not -inf
     Returns:
         additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers to add to the scores
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-        OptionError: an argument is outside its domain
     Source: this specification
     Example:
         additive_mask = attention.to_additive_mask(mask)
@@ -374,9 +337,6 @@ def masked_softmax(scores: jax.Array, valid_lens: Lengths | None = None, mask: j
             attend to a key; combined with valid_lens by logical and
     Returns:
         weights: (batch, [heads], queries, keys); probabilities over the keys
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
     Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; fully masked rows as in ONNX Attention
     Example:
         weights = attention.masked_softmax(scores)

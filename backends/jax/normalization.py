@@ -33,8 +33,6 @@ class LayerNorm(Specified):
     Parameters:
         g: (features,), gain of each feature; 1 at first
         b: (features,), bias of each feature, if bias; 0 at first
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Ba et al. 2016, section 3, arXiv:1607.06450
     Example:
         layer = attention.LayerNorm(features, rngs=nnx.Rngs(0))
@@ -68,11 +66,6 @@ class LayerNorm(Specified):
             inputs: (batch, steps, features); one vector for each step
         Returns:
             outputs: (batch, steps, features); the normalized vectors
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.LayerNorm(features, rngs=nnx.Rngs(0))
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs)
         wide = widened(inputs)
@@ -97,8 +90,6 @@ class RMSNorm(Specified):
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         g: (features,), gain of each feature; 1 at first
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Zhang and Sennrich 2019, section 3, arXiv:1910.07467
     Example:
         layer = attention.RMSNorm(features, rngs=nnx.Rngs(0))
@@ -129,11 +120,6 @@ class RMSNorm(Specified):
             inputs: (batch, steps, features); one vector for each step
         Returns:
             outputs: (batch, steps, features); the normalized vectors
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.RMSNorm(features, rngs=nnx.Rngs(0))
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs)
         wide = widened(inputs)

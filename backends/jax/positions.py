@@ -50,8 +50,6 @@ class SinusoidalPositions(Specified):
         layout (default 'interleaved'): whether sines and cosines alternate, or all sines come first: 'interleaved',
             'concatenated'
         rngs: streams of random numbers, for the first values of the parameters and for dropout
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762
     Example:
         layer = attention.SinusoidalPositions(features)
@@ -75,12 +73,6 @@ class SinusoidalPositions(Specified):
             offset (default 0): position of the first step
         Returns:
             outputs: (batch, steps, features); the inputs with their positions added
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-        Example:
-            layer = attention.SinusoidalPositions(features)
-            outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
         return inputs + self._table(inputs.shape[-2], offset).astype(inputs.dtype)
@@ -120,8 +112,6 @@ class LearnedPositions(Specified):
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         P: (num_positions, features), one row for each position
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Gehring et al. 2017, section 3.1, arXiv:1705.03122
     Example:
         layer = attention.LearnedPositions(num_positions, features, rngs=nnx.Rngs(0))
@@ -154,12 +144,7 @@ class LearnedPositions(Specified):
         Returns:
             outputs: (batch, steps, features); the inputs with their positions added
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
             ShapeError: a step beyond the last position
-        Example:
-            layer = attention.LearnedPositions(num_positions, features, rngs=nnx.Rngs(0))
-            outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
         end = offset + inputs.shape[-2]
@@ -188,8 +173,6 @@ class RotaryPositions(Specified):
             'concatenated'
         base (default 10000.0): ratio of the highest rate to the limit of the lowest
         rngs: streams of random numbers, for the first values of the parameters and for dropout
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Su et al. 2021, section 3.2, arXiv:2104.09864
     Example:
         layer = attention.RotaryPositions(features)
@@ -222,11 +205,6 @@ class RotaryPositions(Specified):
                 None; may be negative
         Returns:
             outputs: (batch, [heads], steps, features); the inputs, rotated
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.RotaryPositions(features)
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs, offset=offset)
         return self._rotate(inputs, offset)
@@ -256,8 +234,6 @@ def position_permutation(features: int) -> jax.Array:
         features: features of an input
     Returns:
         permutation: integers (features,); interleaved index of each concatenated feature, int32
-    Raises:
-        OptionError: an argument is outside its domain
     Source: this specification
     Example:
         permutation = attention.position_permutation(features)
@@ -293,9 +269,6 @@ def alibi_bias(
     Returns:
         bias: (batch, heads, queries, keys), each axis its size or 1; numbers to add to the scores; the same for every
             sequence if offset is
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
     Source: Press et al. 2022, section 3, arXiv:2108.12409
     Example:
         bias = attention.alibi_bias(num_heads, num_queries, num_keys)
@@ -346,8 +319,6 @@ def relative_buckets(
         buckets: integers (batch, queries, keys), each axis its size or 1; row of the table for each pair, int32; the
             same for every sequence if offset is
     Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
         OptionError: too few buckets, or a max_distance that has a bucket of its own
     Source: Raffel et al. 2020, section 2.1, arXiv:1910.10683
     Example:
@@ -386,8 +357,6 @@ def relative_bias(
         bias: (batch, heads, queries, keys), each axis its size or 1; numbers to add to the scores; the same for every
             sequence if offset is
     Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
         OptionError: too few buckets, or a max_distance that has a bucket of its own
     Source: Raffel et al. 2020, section 2.1, arXiv:1910.10683
     Example:

@@ -32,8 +32,6 @@ class NadarayaWatson(Specified):
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
         kernel.*: the KernelAttention that weighs the keys
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
     Example:
         layer = attention.NadarayaWatson(rngs=nnx.Rngs(0))
@@ -79,12 +77,6 @@ class NadarayaWatson(Specified):
         Returns:
             predictions: (batch, queries); weighted averages of the values, in their units
             weights: (batch, queries, keys); probabilities over the keys
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-        Example:
-            layer = attention.NadarayaWatson(rngs=nnx.Rngs(0))
-            predictions, weights = layer(queries, keys, values, valid_lens)
         """
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         predictions, weights = self.kernel(queries[..., None], keys[..., None], values[..., None], valid_lens, mask)

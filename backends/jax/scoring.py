@@ -30,8 +30,6 @@ def dot_score(queries: jax.Array, keys: jax.Array) -> jax.Array:
         keys: (batch, [heads], keys, features); key vectors, one for each value
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
     Example:
         scores = attention.dot_score(queries, keys)
@@ -59,9 +57,6 @@ def scaled_dot_score(
         softcap (default None): bound of the scores; none if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762; softcap: Gemma Team 2024, section 2, arXiv:2408.00118
     Example:
         scores = attention.scaled_dot_score(queries, keys)
@@ -89,8 +84,6 @@ def additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.A
         w_v: (hidden_size,); weight of each hidden feature
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
     Example:
         scores = attention.additive_score(queries, keys, w_v)
@@ -119,9 +112,6 @@ def cosine_score(queries: jax.Array, keys: jax.Array, *, scale: float | None = N
         scale (default None): factor of the cosines; 1 if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
     Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
     Example:
         scores = attention.cosine_score(queries, keys)
@@ -148,8 +138,6 @@ def location_score(num_keys: int, queries: jax.Array) -> jax.Array:
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
         ShapeError: more keys than a location score has positions
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
     Example:
@@ -177,8 +165,6 @@ def gaussian_score(queries: jax.Array, keys: jax.Array, w: jax.Array | None = No
         w (default None): (); inverse width of the kernel; 1 if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
     Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
     Example:
         scores = attention.gaussian_score(queries, keys)

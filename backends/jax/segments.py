@@ -60,8 +60,6 @@ class SegmentAttention(Specified):
         v: (heads, head_size), added to every query for its scores by distance
         scored.*: the DotProductAttention of each head, which has none
         positions.*: the SinusoidalPositions of the distances, which has none
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Dai et al. 2019, section 3 and appendix B, arXiv:1901.02860
     Example:
         layer = attention.SegmentAttention(query_size, num_heads, rngs=nnx.Rngs(0))
@@ -134,14 +132,8 @@ class SegmentAttention(Specified):
             context: (batch, queries, query_size); the heads' averages, projected
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: a mask or a dropout mask with another number of keys than steps of the memory and of the segment
             OptionError: per_head where no weights are returned
-        Example:
-            layer = attention.SegmentAttention(query_size, num_heads, rngs=nnx.Rngs(0))
-            context, weights = layer(inputs)
         """
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
         self._check("call", inputs=inputs, previous=previous, mask=mask, per_head=per_head, **options)

@@ -53,9 +53,6 @@ class EncoderDecoder(Specified):
             lengths: integers (batch,); number of tokens before eos
             weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
             ShapeError: more keys than a location score has positions
             TokenError: a first or last token outside the vocabulary
             ShapeError: a token beyond the last position, of a source or of its translation
@@ -95,9 +92,6 @@ class EncoderDecoder(Specified):
             scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
             weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
             ShapeError: more keys than a location score has positions
             TokenError: a first or last token outside the vocabulary
             OptionError: num_best above width, or width above vocab_size
@@ -154,8 +148,6 @@ class Translator(EncoderDecoder):
         encoder.*: the GRUEncoder or LSTMEncoder
         bridge.*: the Bridge, if bidirectional
         decoder.*: the decoder
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
     Example:
         layer = attention.Translator(source_vocab_size, target_vocab_size, embed_size, hidden_size, rngs=nnx.Rngs(0))
@@ -261,13 +253,7 @@ class Translator(EncoderDecoder):
             logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
             weights: (batch, steps, keys); probabilities over the source tokens
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            TokenError: a token id is outside the vocabulary
             ShapeError: more keys than a location score has positions
-        Example:
-            layer = attention.Translator(source_vocab_size, target_vocab_size, embed_size, hidden_size,
-                rngs=nnx.Rngs(0))
-            logits, weights = layer(source, inputs, valid_lens)
         """
         masks = {
             "encoder_dropout_mask": encoder_dropout_mask,
@@ -352,8 +338,6 @@ class TransformerTranslator(EncoderDecoder):
     Parameters:
         encoder.*: the TransformerEncoder
         decoder.*: the TransformerDecoder
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
     Example:
         layer = attention.TransformerTranslator(source_vocab_size, target_vocab_size, features, num_heads, hidden_size,
@@ -481,13 +465,7 @@ class TransformerTranslator(EncoderDecoder):
             logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
             weights: (batch, steps, keys); probabilities over the source tokens
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            TokenError: a token id is outside the vocabulary
             ShapeError: a token beyond the last position, of a source or of its translation
-        Example:
-            layer = attention.TransformerTranslator(source_vocab_size, target_vocab_size, features, num_heads,
-                hidden_size, rngs=nnx.Rngs(0))
-            logits, weights = layer(source, inputs, valid_lens)
         """
         masks = {
             "encoder_embedding_dropout_mask": encoder_embedding_dropout_mask,

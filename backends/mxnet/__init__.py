@@ -1,9 +1,20 @@
-"""Sequence-to-sequence attention in MXNet: queries, keys and values go in; contexts and weights come out."""
+"""Sequence-to-sequence attention in MXNet: masks, scores, attention layers, encoders, decoders and their training.
+
+Every function and method checks its arguments before any arithmetic, and raises the errors of `attention_core.errors`:
+
+    ShapeError, DtypeError: an array does not fit the operator, the layer's parameters or the other arrays
+    MaskError: a mask is not boolean
+    OptionError: an option is outside its domain, or would be ignored beside the others
+    TokenError: a token id is outside the vocabulary
+
+A docstring names those that a function or method raises beside them.
+"""
 
 import sys
 
 import numpy
 
+from attention_core.operators import exports
 from backends import absence
 
 if sys.version_info >= (3, 13):
@@ -20,32 +31,6 @@ if "bool" not in vars(numpy):
 
 from mxnet import npx
 
-from backends.mxnet import (
-    attention,
-    compressed,
-    decoders,
-    encoders,
-    feed_forward,
-    hard,
-    images,
-    linear,
-    local,
-    masking,
-    memory,
-    multi_head,
-    normalization,
-    parameters,
-    pooling,
-    positions,
-    recurrent,
-    regression,
-    scoring,
-    segments,
-    training,
-    transformer,
-    transformer_layers,
-    translation,
-)
 from backends.mxnet.attention import *
 from backends.mxnet.compressed import *
 from backends.mxnet.decoders import *
@@ -71,31 +56,6 @@ from backends.mxnet.transformer import *
 from backends.mxnet.transformer_layers import *
 from backends.mxnet.translation import *
 
-npx.set_np()
+__all__ = exports(__name__)
 
-__all__ = [
-    *attention.__all__,
-    *compressed.__all__,
-    *decoders.__all__,
-    *encoders.__all__,
-    *feed_forward.__all__,
-    *hard.__all__,
-    *images.__all__,
-    *linear.__all__,
-    *local.__all__,
-    *masking.__all__,
-    *memory.__all__,
-    *multi_head.__all__,
-    *normalization.__all__,
-    *parameters.__all__,
-    *pooling.__all__,
-    *positions.__all__,
-    *recurrent.__all__,
-    *regression.__all__,
-    *scoring.__all__,
-    *segments.__all__,
-    *training.__all__,
-    *transformer.__all__,
-    *transformer_layers.__all__,
-    *translation.__all__,
-]
+npx.set_np()

@@ -77,8 +77,6 @@ class Decoder(Specified, Generic[State]):
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
             ShapeError: more keys than a location score has positions
         """
         self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
@@ -96,8 +94,6 @@ class Decoder(Specified, Generic[State]):
         Returns:
             state: what the next `step` takes
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
             OptionError: a state that would be ignored, or a missing one that is required
         """
         self._check("start", memory=memory, state=state)
@@ -127,10 +123,6 @@ class Decoder(Specified, Generic[State]):
             logits: (batch, vocab_size); scores of the next token (natural logarithm)
             state: what the next `step` takes
             weights: (batch, keys); probabilities over the keys
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            TokenError: a token id is outside the vocabulary
         """
         masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
         self._check("step", tokens=tokens, state=state, memory=memory, **masks)
@@ -170,14 +162,8 @@ class Decoder(Specified, Generic[State]):
             state: what the next `step` takes
             weights: (batch, steps, keys); probabilities over the keys
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            TokenError: a token id is outside the vocabulary
             ShapeError: more keys than a location score has positions
             OptionError: a state that would be ignored, or a missing one that is required
-        Example:
-            layer = attention.BahdanauDecoder(vocab_size, embed_size, hidden_size)
-            logits, state, weights = layer(tokens, encoder_outputs, state, valid_lens)
         """
         encoded: dict[str, Any] = {"encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
         masks = {"dropout_mask": dropout_mask, "attention_dropout_mask": attention_dropout_mask}
@@ -216,9 +202,6 @@ class Decoder(Specified, Generic[State]):
             lengths: integers (batch,); number of tokens before eos
             weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             OptionError: a state that would be ignored, or a missing one that is required
             TokenError: a first or last token outside the vocabulary
@@ -272,9 +255,6 @@ class Decoder(Specified, Generic[State]):
             scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
             weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             OptionError: a state that would be ignored, or a missing one that is required
             TokenError: a first or last token outside the vocabulary
@@ -424,8 +404,6 @@ class BahdanauDecoder(Decoder[np.ndarray]):
         dense.b: (vocab_size,), biases of the logits
         attention.*: the attention layer of score
         rnn.*: the GRU or LSTM, which reads the context first, then the embedded token, if reads='both'
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473; maxout readout: appendix A.2.2
     Example:
         layer = attention.BahdanauDecoder(vocab_size, embed_size, hidden_size)
@@ -542,8 +520,6 @@ class LuongDecoder(Decoder[LuongState]):
         dense.b: (vocab_size,), biases of the logits
         attention.*: the attention layer of score, inside a LocalAttention unless global
         rnn.*: the GRU or LSTM, which reads the embedded token, then what is fed
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025; input feeding: section 3.3
     Example:
         layer = attention.LuongDecoder(vocab_size, embed_size, hidden_size)
@@ -652,8 +628,6 @@ class FixedContextDecoder(Decoder[np.ndarray]):
         dense.W: (vocab_size, hidden_size), weights of the logits
         dense.b: (vocab_size,), biases of the logits
         rnn.*: the GRU or LSTM, which reads the context first, then the embedded token
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Cho et al. 2014, section 2.2, arXiv:1406.1078; the last output in place of its projection
     Example:
         layer = attention.FixedContextDecoder(vocab_size, embed_size, hidden_size)

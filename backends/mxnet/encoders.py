@@ -69,12 +69,6 @@ class Encoder(Specified):
         Returns:
             outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            TokenError: a token id is outside the vocabulary
-        Example:
-            layer = attention.GRUEncoder(vocab_size, embed_size, hidden_size)
-            outputs, state = layer(tokens, valid_lens)
         """
         self._check("call", tokens=tokens, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
@@ -110,8 +104,6 @@ class GRUEncoder(Encoder):
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
         rnn.*: the GRU that reads the embedded tokens
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN; both
     directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
     Example:
@@ -141,8 +133,6 @@ class LSTMEncoder(Encoder):
     Parameters:
         embedding: (vocab_size, embed_size), one row for each token id
         rnn.*: the LSTM that reads the embedded tokens
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000; both
     directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
     Example:
@@ -173,8 +163,6 @@ class Bridge(Specified):
     Parameters:
         {layer}.W: (outputs and cells, output_size, both or backward), weights
         {layer}.b_s: (outputs and cells, output_size), biases
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.2.2, arXiv:1409.0473, for backward; the others are common
     practice
     Example:
@@ -225,11 +213,6 @@ class Bridge(Specified):
         Returns:
             encoder_outputs: (batch, steps, memory_size); summed if method='sum', else unchanged
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.Bridge(hidden_size)
-            encoder_outputs, state = layer(outputs, state)
         """
         self._check("call", outputs=outputs, state=state)
         return super().__call__(outputs, state)

@@ -50,9 +50,6 @@ def linear_attention(
     Returns:
         context: (batch, [heads], queries, value_features); weighted averages of the values
     Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
-        OptionError: an argument is outside its domain
         ShapeError: a mask with a row for each query
         ShapeError: causal attention with more or fewer queries than keys
     Source: Katharopoulos et al. 2020, sections 3.2 and 3.3, arXiv:2006.16236
@@ -103,8 +100,6 @@ def linear_attention_step(
         context: (batch, [heads], value_features); weighted average of the values so far
         sums: (batch, [heads], features, value_features); sums', for the next step
         norms: (batch, [heads], features); norms', for the next step
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
     Source: Katharopoulos et al. 2020, section 3.4, arXiv:2006.16236
     Example:
         context, sums, norms = attention.linear_attention_step(queries, keys, values, sums, norms)

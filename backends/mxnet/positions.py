@@ -50,8 +50,6 @@ class SinusoidalPositions(Specified):
             'concatenated'
         prefix: prefix of the parameters' names in Gluon
         params: a ParameterDict whose parameters are shared
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762
     Example:
         layer = attention.SinusoidalPositions(features)
@@ -82,12 +80,6 @@ class SinusoidalPositions(Specified):
             offset (default 0): position of the first step
         Returns:
             outputs: (batch, steps, features); the inputs with their positions added
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-        Example:
-            layer = attention.SinusoidalPositions(features)
-            outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
         return super().__call__(inputs, offset)
@@ -118,8 +110,6 @@ class LearnedPositions(Specified):
         params: a ParameterDict whose parameters are shared
     Parameters:
         P: (num_positions, features), one row for each position
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Gehring et al. 2017, section 3.1, arXiv:1705.03122
     Example:
         layer = attention.LearnedPositions(num_positions, features)
@@ -153,12 +143,7 @@ class LearnedPositions(Specified):
         Returns:
             outputs: (batch, steps, features); the inputs with their positions added
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
             ShapeError: a step beyond the last position
-        Example:
-            layer = attention.LearnedPositions(num_positions, features)
-            outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
         return super().__call__(inputs, offset)
@@ -193,8 +178,6 @@ class RotaryPositions(Specified):
         base (default 10000.0): ratio of the highest rate to the limit of the lowest
         prefix: prefix of the parameters' names in Gluon
         params: a ParameterDict whose parameters are shared
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Su et al. 2021, section 3.2, arXiv:2104.09864
     Example:
         layer = attention.RotaryPositions(features)
@@ -228,11 +211,6 @@ class RotaryPositions(Specified):
                 None; may be negative
         Returns:
             outputs: (batch, [heads], steps, features); the inputs, rotated
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.RotaryPositions(features)
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs, offset=offset)
         return super().__call__(inputs, offset)
@@ -271,8 +249,6 @@ def position_permutation(features: int, *, ctx: mx.Context | None = None) -> np.
         ctx: where to allocate
     Returns:
         permutation: integers (features,); interleaved index of each concatenated feature, int32
-    Raises:
-        OptionError: an argument is outside its domain
     Source: this specification
     Example:
         permutation = attention.position_permutation(features)
@@ -310,9 +286,6 @@ def alibi_bias(
     Returns:
         bias: (batch, heads, queries, keys), each axis its size or 1; numbers to add to the scores; the same for every
             sequence if offset is
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
     Source: Press et al. 2022, section 3, arXiv:2108.12409
     Example:
         bias = attention.alibi_bias(num_heads, num_queries, num_keys)
@@ -364,8 +337,6 @@ def relative_buckets(
         buckets: integers (batch, queries, keys), each axis its size or 1; row of the table for each pair, int32; the
             same for every sequence if offset is
     Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
         OptionError: too few buckets, or a max_distance that has a bucket of its own
     Source: Raffel et al. 2020, section 2.1, arXiv:1910.10683
     Example:
@@ -404,8 +375,6 @@ def relative_bias(
         bias: (batch, heads, queries, keys), each axis its size or 1; numbers to add to the scores; the same for every
             sequence if offset is
     Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
         OptionError: too few buckets, or a max_distance that has a bucket of its own
     Source: Raffel et al. 2020, section 2.1, arXiv:1910.10683
     Example:

@@ -78,7 +78,6 @@ class Recurrent(Specified):
             output: (batch, output_size); output of the top layer
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
             OptionError: a single step of a bidirectional layer
         """
         self._check("step", inputs=inputs, state=state, dropout_mask=dropout_mask)
@@ -109,11 +108,6 @@ class Recurrent(Specified):
         Returns:
             outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.GRU(input_size, hidden_size)
-            outputs, state = layer(inputs, valid_lens)
         """
         self._check("call", inputs=inputs, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         return super().__call__(inputs, valid_lens, state, dropout_mask)
@@ -237,8 +231,6 @@ class GRU(Recurrent):
             direction
         {layer}.backward.b: (3, hidden_size), biases of the gates r, z, n, of the backward direction
         {layer}.backward.b_hn: (hidden_size,), bias of U2 h, inside the reset gate, of the backward direction
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Cho et al. 2014, section 2.3, arXiv:1406.1078; hidden bias inside the reset gate as in cuDNN; both
     directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
     Example:
@@ -305,8 +297,6 @@ class LSTM(Recurrent):
         {layer}.backward.U: (4, hidden_size, hidden_size), hidden weights of the gates i, f, g, o, of the backward
             direction
         {layer}.backward.b: (4, hidden_size), biases of the gates i, f, g, o, of the backward direction
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Hochreiter and Schmidhuber 1997, doi:10.1162/neco.1997.9.8.1735; forget gate: Gers et al. 2000; both
     directions: Schuster and Paliwal 1997, doi:10.1109/78.650093
     Example:

@@ -86,8 +86,6 @@ class TransformerEncoderLayer(TransformerLayer):
         feed_forward.*: the FeedForward
         norm_1.*: the LayerNorm or RMSNorm of the first sublayer
         norm_2.*: that of the second
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762; norm='pre': Xiong et al. 2020, section 3,
     arXiv:2002.04745
     Example:
@@ -176,13 +174,6 @@ class TransformerEncoderLayer(TransformerLayer):
             outputs: (batch, steps, features); one vector for each step
             weights: (batch, heads, steps, steps); probabilities over the steps, of every head; None without
                 need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-        Example:
-            layer = attention.TransformerEncoderLayer(features, num_heads, hidden_size)
-            outputs, weights = layer(inputs, valid_lens)
         """
         options = {
             "need_weights": need_weights,
@@ -260,8 +251,6 @@ class TransformerDecoderLayer(TransformerLayer):
         norm_1.*: the LayerNorm or RMSNorm of the first sublayer
         norm_2.*: that of the second
         norm_3.*: that of the third
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762; norm='pre': Xiong et al. 2020, section 3,
     arXiv:2002.04745
     Example:
@@ -360,13 +349,6 @@ class TransformerDecoderLayer(TransformerLayer):
             outputs: (batch, steps, features); one vector for each step
             weights: (batch, heads, steps, keys); probabilities over the keys, of every head; None without need_weights
             self_weights: (batch, heads, steps, steps); probabilities over the steps, of every head
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-        Example:
-            layer = attention.TransformerDecoderLayer(features, num_heads, hidden_size)
-            outputs, weights, self_weights = layer(inputs, encoder_outputs, valid_lens)
         """
         options = {
             "need_weights": need_weights,

@@ -1,10 +1,20 @@
-"""Sequence-to-sequence attention in TensorFlow: queries, keys and values go in; contexts and weights come out.
+"""Sequence-to-sequence attention in TensorFlow: masks, scores, attention layers, encoders, decoders and their training.
 
 The layers are those of Keras 3.
+
+Every function and method checks its arguments before any arithmetic, and raises the errors of `attention_core.errors`:
+
+    ShapeError, DtypeError: an array does not fit the operator, the layer's parameters or the other arrays
+    MaskError: a mask is not boolean
+    OptionError: an option is outside its domain, or would be ignored beside the others
+    TokenError: a token id is outside the vocabulary
+
+A docstring names those that a function or method raises beside them.
 """
 
 import os
 
+from attention_core.operators import exports
 from backends import absence
 
 if absence("tf"):
@@ -20,32 +30,6 @@ if keras.backend.backend() != "tensorflow":
         "Set the environment variable KERAS_BACKEND=tensorflow before Keras is first imported."
     )
 
-from backends.tf import (
-    attention,
-    compressed,
-    decoders,
-    encoders,
-    feed_forward,
-    hard,
-    images,
-    linear,
-    local,
-    masking,
-    memory,
-    multi_head,
-    normalization,
-    parameters,
-    pooling,
-    positions,
-    recurrent,
-    regression,
-    scoring,
-    segments,
-    training,
-    transformer,
-    transformer_layers,
-    translation,
-)
 from backends.tf.attention import *
 from backends.tf.compressed import *
 from backends.tf.decoders import *
@@ -71,29 +55,4 @@ from backends.tf.transformer import *
 from backends.tf.transformer_layers import *
 from backends.tf.translation import *
 
-__all__ = [
-    *attention.__all__,
-    *compressed.__all__,
-    *decoders.__all__,
-    *encoders.__all__,
-    *feed_forward.__all__,
-    *hard.__all__,
-    *images.__all__,
-    *linear.__all__,
-    *local.__all__,
-    *masking.__all__,
-    *memory.__all__,
-    *multi_head.__all__,
-    *normalization.__all__,
-    *parameters.__all__,
-    *pooling.__all__,
-    *positions.__all__,
-    *recurrent.__all__,
-    *regression.__all__,
-    *scoring.__all__,
-    *segments.__all__,
-    *training.__all__,
-    *transformer.__all__,
-    *transformer_layers.__all__,
-    *translation.__all__,
-]
+__all__ = exports(__name__)

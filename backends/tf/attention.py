@@ -91,8 +91,6 @@ class Attention(Specified):
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
             ShapeError: more keys than a location score has positions
             ShapeError: heads of queries that key heads cannot share evenly
         """
@@ -133,8 +131,6 @@ class Attention(Specified):
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
             ShapeError: more keys than a location score has positions
             ShapeError: heads of queries that key heads cannot share evenly
         """
@@ -172,9 +168,6 @@ class Attention(Specified):
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: heads of queries that key heads cannot share evenly
         """
         self._check(
@@ -223,14 +216,8 @@ class Attention(Specified):
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             ShapeError: heads of queries that key heads cannot share evenly
-        Example:
-            layer = attention.DotProductAttention()
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         options: dict[str, Any] = {"need_weights": need_weights, "bias": bias, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
@@ -391,8 +378,6 @@ class DotProductAttention(Attention):
             heads
         dtype: floating type of the parameters
         name: the layer's name in Keras
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
     Example:
         layer = attention.DotProductAttention()
@@ -444,8 +429,6 @@ class AdditiveAttention(Attention):
         W_q: (hidden_size, query_size), projects queries
         W_k: (hidden_size, key_size), projects keys
         w_v: (hidden_size,), weight of each hidden feature
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
     Example:
         layer = attention.AdditiveAttention(query_size, key_size, hidden_size)
@@ -516,8 +499,6 @@ class GeneralAttention(Attention):
         name: the layer's name in Keras
     Parameters:
         W: (query_size, key_size), projects keys to the size of queries
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
     Example:
         layer = attention.GeneralAttention(query_size, key_size)
@@ -576,8 +557,6 @@ class ConcatAttention(Attention):
         W: (hidden_size, query_size + key_size), projects [query; key]
         b: (hidden_size,), bias of the hidden layer, if bias
         v: (hidden_size,), weight of each hidden feature
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
     Example:
         layer = attention.ConcatAttention(query_size, key_size, hidden_size)
@@ -648,8 +627,6 @@ class CosineAttention(Attention):
             heads
         dtype: floating type of the parameters
         name: the layer's name in Keras
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
     Example:
         layer = attention.CosineAttention()
@@ -695,8 +672,6 @@ class LocationAttention(Attention):
         name: the layer's name in Keras
     Parameters:
         W: (num_positions, query_size), scores of each position
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
     Example:
         layer = attention.LocationAttention(query_size, num_positions)
@@ -748,8 +723,6 @@ class KernelAttention(Attention):
         name: the layer's name in Keras
     Parameters:
         w: (), inverse width of the kernel, if learned
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
     Example:
         layer = attention.KernelAttention()

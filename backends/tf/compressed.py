@@ -60,14 +60,8 @@ class ShortenedAttention(Specified):
             weights: (batch, [heads], queries, rank or blocks); probabilities over the shortened keys; None without
                 need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: more keys than the layer has positions
             ShapeError: a dropout mask with another number of blocks than the keys make
-        Example:
-            layer = attention.LowRankAttention(num_positions, rank)
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
@@ -119,8 +113,6 @@ class LowRankAttention(ShortenedAttention):
         E: (rank, num_positions), weights of the keys by position
         F: (rank, num_positions), weights of the values by position
         scored.*: the DotProductAttention to the sums, which has none
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Wang et al. 2020, section 4, arXiv:2006.04768
     Example:
         layer = attention.LowRankAttention(num_positions, rank)
@@ -174,8 +166,6 @@ class InducedAttention(Specified):
         inducing: (num_inducing, query_size), the inducing points
         gather.*: the MultiHeadAttention of the inducing points to the keys
         spread.*: the MultiHeadAttention of the queries to what the inducing points have gathered
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Lee et al. 2019, section 3.1, arXiv:1810.00825, without its residual connections and feed-forward network
     Example:
         layer = attention.InducedAttention(query_size, num_heads, num_inducing)
@@ -255,13 +245,6 @@ class InducedAttention(Specified):
         Returns:
             context: (batch, queries, query_size); the averages that spread returns
             weights: (batch, queries, num_inducing); probabilities over the inducing points; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-        Example:
-            layer = attention.InducedAttention(query_size, num_heads, num_inducing)
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         options: dict[str, Any] = {
             "need_weights": need_weights,
@@ -326,8 +309,6 @@ class CompressedAttention(ShortenedAttention):
         b_k: (query_size,), biases of the keys, if bias
         b_v: (value_size,), biases of the values, if bias
         scored.*: the DotProductAttention to the blocks, which has none
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Liu et al. 2018, section 4.2.3, arXiv:1801.10198
     Example:
         layer = attention.CompressedAttention(query_size, key_size, stride)

@@ -33,8 +33,6 @@ def patches(images: tf.Tensor, *, patch_size: int) -> tf.Tensor:
         patches: (batch, patches, patch_features); the patches row by row, and so the pixels of each; its channels are
             neighbours
     Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
         ShapeError: images whose height or width is no multiple of the size of a patch
     Source: Dosovitskiy et al. 2021, section 3.1, arXiv:2010.11929
     Example:
@@ -85,8 +83,6 @@ class VisionTransformer(Specified):
         positions.*: the LearnedPositions of the class token and of the patches
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Dosovitskiy et al. 2021, section 3.1, arXiv:2010.11929
     Example:
         layer = attention.VisionTransformer(height, width, channels, patch_size, num_classes, features, num_heads,
@@ -180,13 +176,6 @@ class VisionTransformer(Specified):
             logits: (batch, num_classes); scores of the classes (natural logarithm)
             weights: (num_layers, batch, heads, patches + 1, patches + 1); probabilities over the steps, of every head;
                 None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-        Example:
-            layer = attention.VisionTransformer(height, width, channels, patch_size, num_classes, features, num_heads,
-                hidden_size)
-            logits, weights = layer(images)
         """
         masks = {
             "self_dropout_mask": self_dropout_mask,

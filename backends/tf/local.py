@@ -50,8 +50,6 @@ class LocalAttention(ScoredAttention):
         W_p: (hidden_size, query_size), projects queries, if predictive
         v_p: (hidden_size,), weight of each hidden feature, if predictive
         scored.*: the attention layer of score, which projects the keys and scores them
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Luong et al. 2015, section 3.2, arXiv:1508.04025
     Example:
         layer = attention.LocalAttention(query_size, key_size, window)
@@ -125,9 +123,6 @@ class LocalAttention(ScoredAttention):
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             OptionError: an offset that would be ignored
         """
         options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
@@ -175,14 +170,8 @@ class LocalAttention(ScoredAttention):
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             OptionError: an offset that would be ignored
-        Example:
-            layer = attention.LocalAttention(query_size, key_size, window)
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)

@@ -30,8 +30,6 @@ class LayerNorm(Specified):
     Parameters:
         g: (features,), gain of each feature; 1 at first
         b: (features,), bias of each feature, if bias; 0 at first
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Ba et al. 2016, section 3, arXiv:1607.06450
     Example:
         layer = attention.LayerNorm(features)
@@ -64,11 +62,6 @@ class LayerNorm(Specified):
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             outputs: (batch, steps, features); the normalized vectors
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.LayerNorm(features)
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs)
         return super().__call__(inputs, **chosen(training))
@@ -96,8 +89,6 @@ class RMSNorm(Specified):
         name: the layer's name in Keras
     Parameters:
         g: (features,), gain of each feature; 1 at first
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Zhang and Sennrich 2019, section 3, arXiv:1910.07467
     Example:
         layer = attention.RMSNorm(features)
@@ -127,11 +118,6 @@ class RMSNorm(Specified):
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             outputs: (batch, steps, features); the normalized vectors
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.RMSNorm(features)
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs)
         return super().__call__(inputs, **chosen(training))

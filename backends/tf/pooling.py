@@ -40,9 +40,6 @@ def attention_pooling(
     Returns:
         context: (batch, [heads], queries, value_features); weighted averages of the values
         weights: (batch, [heads], queries, keys); probabilities over the keys
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        MaskError: a mask is not boolean
     Source: Bahdanau et al. 2015, section 3.1 and appendix A.1.2, arXiv:1409.0473
     Example:
         context, weights = attention.attention_pooling(scores, values)

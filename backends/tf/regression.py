@@ -29,8 +29,6 @@ class NadarayaWatson(Specified):
         name: the layer's name in Keras
     Parameters:
         kernel.*: the KernelAttention that weighs the keys
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Nadaraya 1964, doi:10.1137/1109020; Watson 1964, Sankhya A 26, 359-372
     Example:
         layer = attention.NadarayaWatson()
@@ -77,12 +75,6 @@ class NadarayaWatson(Specified):
         Returns:
             predictions: (batch, queries); weighted averages of the values, in their units
             weights: (batch, queries, keys); probabilities over the keys
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-        Example:
-            layer = attention.NadarayaWatson()
-            predictions, weights = layer(queries, keys, values, valid_lens)
         """
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
         return super().__call__(queries, keys, values, lengths(valid_lens), mask, **chosen(training))

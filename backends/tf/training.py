@@ -37,9 +37,6 @@ def masked_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, valid_lens: Leng
             effect
     Returns:
         loss: (); nats per token; exp(loss) is the perplexity
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        TokenError: a token id is outside the vocabulary
     Source: Sutskever et al. 2014, section 3.2, arXiv:1409.3215, with a mean over tokens in place of sentences
     Example:
         loss = attention.masked_cross_entropy(logits, targets)

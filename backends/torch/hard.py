@@ -40,8 +40,6 @@ class HardAttention(ScoredAttention):
         device: where to allocate
     Parameters:
         scored.*: the attention layer of score, which projects the keys and scores them
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Xu et al. 2015, section 4.1, arXiv:1502.03044; drawn by the Gumbel-max trick
     Example:
         layer = attention.HardAttention(query_size, key_size)
@@ -91,10 +89,6 @@ class HardAttention(ScoredAttention):
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
         """
         self._check("attend", queries=queries, memory=memory, need_weights=need_weights, noise=noise)
         return self._attend(queries, memory, need_weights=need_weights, noise=noise)
@@ -133,13 +127,7 @@ class HardAttention(ScoredAttention):
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
-        Example:
-            layer = attention.HardAttention(query_size, key_size)
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         options: dict[str, Any] = {"need_weights": need_weights, "noise": noise}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
@@ -160,9 +148,6 @@ class HardAttention(ScoredAttention):
             weights: (batch, [heads], queries, keys); 1 at the key of each query, as `attend` returns them, else 0
         Returns:
             log_prob: (batch, [heads], queries); natural logarithm of the probability
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
         """
         self._check("log_prob", queries=queries, memory=memory, weights=weights)
         return self._log_prob(queries, memory, weights)

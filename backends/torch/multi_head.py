@@ -71,8 +71,6 @@ class MultiHeadAttention(ScoredAttention):
         b_o: (query_size,), biases of the context, if bias
         scored.*: the attention layer of score, whose parameters the heads share
         rotary.*: the RotaryPositions of rotary_layout, which has none
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.2.2, arXiv:1706.03762
     Example:
         layer = attention.MultiHeadAttention(query_size, num_heads)
@@ -147,8 +145,6 @@ class MultiHeadAttention(ScoredAttention):
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
             ShapeError: more keys than a location score has positions
         """
         self._check("prepare", keys=keys, values=values, valid_lens=valid_lens, mask=mask)
@@ -190,9 +186,6 @@ class MultiHeadAttention(ScoredAttention):
             context: (batch, queries, query_size); the heads' averages, projected
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             OptionError: per_head where no weights are returned
             OptionError: an offset that would be ignored
         """
@@ -252,15 +245,9 @@ class MultiHeadAttention(ScoredAttention):
             context: (batch, queries, query_size); the heads' averages, projected
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: more keys than a location score has positions
             OptionError: per_head where no weights are returned
             OptionError: an offset that would be ignored
-        Example:
-            layer = attention.MultiHeadAttention(query_size, num_heads)
-            context, weights = layer(queries, keys, values, valid_lens)
         """
         options: dict[str, Any] = {
             "per_head": per_head,
@@ -288,7 +275,6 @@ class MultiHeadAttention(ScoredAttention):
         Returns:
             layer: the smaller layer
         Raises:
-            OptionError: an argument is outside its domain
             OptionError: heads that the layer does not have, a head that is named twice, or all heads
         """
         self._check("pruned", heads=heads)
@@ -372,9 +358,6 @@ def ablation_importance(losses: Losses, head_mask: torch.Tensor) -> torch.Tensor
         head_mask: (batch, heads); factor of each head: 1, or 0 for a head that is off already
     Returns:
         importance: (heads,); in the units of the loss
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
     Source: Michel et al. 2019, section 3.2, arXiv:1905.10650
     Example:
         importance = attention.ablation_importance(losses, head_mask)
@@ -399,9 +382,6 @@ def taylor_importance(losses: Losses, head_mask: torch.Tensor) -> torch.Tensor:
         head_mask: (batch, heads); factor of each head: 1, or 0 for a head that is off already
     Returns:
         importance: (heads,); in the units of the loss
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
     Source: Michel et al. 2019, section 4.1, arXiv:1905.10650
     Example:
         importance = attention.taylor_importance(losses, head_mask)
@@ -429,8 +409,6 @@ def attention_rollout(weights: torch.Tensor, *, residual: float = 0.5) -> torch.
     Returns:
         rollout: (batch, steps, steps); probabilities over the steps at the bottom, if weights are
     Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
         ShapeError: weights without a layer or without a head
     Source: Abnar and Zuidema 2020, section 3, arXiv:2005.00928
     Example:

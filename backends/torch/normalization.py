@@ -30,8 +30,6 @@ class LayerNorm(Specified):
     Parameters:
         g: (features,), gain of each feature; 1 at first
         b: (features,), bias of each feature, if bias; 0 at first
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Ba et al. 2016, section 3, arXiv:1607.06450
     Example:
         layer = attention.LayerNorm(features)
@@ -63,11 +61,6 @@ class LayerNorm(Specified):
             inputs: (batch, steps, features); one vector for each step
         Returns:
             outputs: (batch, steps, features); the normalized vectors
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.LayerNorm(features)
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs)
         return functional.layer_norm(inputs, self.g.shape, self.g, self.b, self.sizes["epsilon"])
@@ -95,8 +88,6 @@ class RMSNorm(Specified):
         device: where to allocate
     Parameters:
         g: (features,), gain of each feature; 1 at first
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Zhang and Sennrich 2019, section 3, arXiv:1910.07467
     Example:
         layer = attention.RMSNorm(features)
@@ -125,11 +116,6 @@ class RMSNorm(Specified):
             inputs: (batch, steps, features); one vector for each step
         Returns:
             outputs: (batch, steps, features); the normalized vectors
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.RMSNorm(features)
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs)
         return functional.rms_norm(inputs, self.g.shape, self.g, self.sizes["epsilon"])

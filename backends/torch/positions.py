@@ -45,8 +45,6 @@ class SinusoidalPositions(Specified):
         features: features of an input
         layout (default 'interleaved'): whether sines and cosines alternate, or all sines come first: 'interleaved',
             'concatenated'
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Vaswani et al. 2017, section 3.5, arXiv:1706.03762
     Example:
         layer = attention.SinusoidalPositions(features)
@@ -72,12 +70,6 @@ class SinusoidalPositions(Specified):
             offset (default 0): position of the first step
         Returns:
             outputs: (batch, steps, features); the inputs with their positions added
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
-        Example:
-            layer = attention.SinusoidalPositions(features)
-            outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
         return self._add(inputs, torch.arange(inputs.shape[-2], device=inputs.device) + offset)
@@ -103,8 +95,6 @@ class LearnedPositions(Specified):
         device: where to allocate
     Parameters:
         P: (num_positions, features), one row for each position
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Gehring et al. 2017, section 3.1, arXiv:1705.03122
     Example:
         layer = attention.LearnedPositions(num_positions, features)
@@ -135,12 +125,7 @@ class LearnedPositions(Specified):
         Returns:
             outputs: (batch, steps, features); the inputs with their positions added
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            OptionError: an argument is outside its domain
             ShapeError: a step beyond the last position
-        Example:
-            layer = attention.LearnedPositions(num_positions, features)
-            outputs = layer(inputs)
         """
         self._check("call", offset=offset, inputs=inputs)
         end = offset + inputs.shape[-2]
@@ -168,8 +153,6 @@ class RotaryPositions(Specified):
         layout (default 'interleaved'): whether a pair is two neighbours, or one feature of each half: 'interleaved',
             'concatenated'
         base (default 10000.0): ratio of the highest rate to the limit of the lowest
-    Raises:
-        OptionError: an argument is outside its domain
     Source: Su et al. 2021, section 3.2, arXiv:2104.09864
     Example:
         layer = attention.RotaryPositions(features)
@@ -199,11 +182,6 @@ class RotaryPositions(Specified):
                 None; may be negative
         Returns:
             outputs: (batch, [heads], steps, features); the inputs, rotated
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        Example:
-            layer = attention.RotaryPositions(features)
-            outputs = layer(inputs)
         """
         self._check("call", inputs=inputs, offset=offset)
         return self._rotate(inputs, offset)
@@ -235,8 +213,6 @@ def position_permutation(features: int, *, device: torch.device | str | None = N
         device: where to allocate
     Returns:
         permutation: integers (features,); interleaved index of each concatenated feature, int32
-    Raises:
-        OptionError: an argument is outside its domain
     Source: this specification
     Example:
         permutation = attention.position_permutation(features)
@@ -274,9 +250,6 @@ def alibi_bias(
     Returns:
         bias: (batch, heads, queries, keys), each axis its size or 1; numbers to add to the scores; the same for every
             sequence if offset is
-    Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
     Source: Press et al. 2022, section 3, arXiv:2108.12409
     Example:
         bias = attention.alibi_bias(num_heads, num_queries, num_keys)
@@ -327,8 +300,6 @@ def relative_buckets(
         buckets: integers (batch, queries, keys), each axis its size or 1; row of the table for each pair, int32; the
             same for every sequence if offset is
     Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
         OptionError: too few buckets, or a max_distance that has a bucket of its own
     Source: Raffel et al. 2020, section 2.1, arXiv:1910.10683
     Example:
@@ -367,8 +338,6 @@ def relative_bias(
         bias: (batch, heads, queries, keys), each axis its size or 1; numbers to add to the scores; the same for every
             sequence if offset is
     Raises:
-        ShapeError, DtypeError: an array does not fit the operator or the other arrays
-        OptionError: an argument is outside its domain
         OptionError: too few buckets, or a max_distance that has a bucket of its own
     Source: Raffel et al. 2020, section 2.1, arXiv:1910.10683
     Example:

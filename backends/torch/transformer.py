@@ -84,8 +84,6 @@ class TransformerEncoder(Specified):
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm or RMSNorm, with last_norm
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
     Example:
         layer = attention.TransformerEncoder(vocab_size, features, num_heads, hidden_size)
@@ -199,14 +197,7 @@ class TransformerEncoder(Specified):
             weights: (num_layers, batch, heads, steps, steps); probabilities over the steps, of every head; None without
                 need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
             ShapeError: a step beyond the last position
-        Example:
-            layer = attention.TransformerEncoder(vocab_size, features, num_heads, hidden_size)
-            outputs, weights = layer(tokens, valid_lens)
         """
         masks = {
             "self_dropout_mask": self_dropout_mask,
@@ -290,8 +281,6 @@ class TransformerDecoder(Specified):
         positions.*: the LearnedPositions, if positions='learned'
         layers.{layer}.*: the layers
         norm.*: the last LayerNorm or RMSNorm, with last_norm
-    Raises:
-        OptionError: an argument is outside its domain, or would be ignored
     Source: Vaswani et al. 2017, section 3.1, arXiv:1706.03762
     Example:
         layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size)
@@ -381,9 +370,6 @@ class TransformerDecoder(Specified):
                 to a key; combined with valid_lens by logical and
         Returns:
             memory: a `Memory`, which `attend` and `step` take
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
         """
         self._check("prepare", encoder_outputs=encoder_outputs, valid_lens=valid_lens, mask=mask)
         return self._prepare(encoder_outputs, valid_lens, mask)
@@ -399,9 +385,6 @@ class TransformerDecoder(Specified):
         Returns:
             state: what the next `step` takes
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: a step beyond the last position
         """
         self._check("start", memory=memory, max_steps=max_steps)
@@ -428,10 +411,6 @@ class TransformerDecoder(Specified):
             logits: (batch, vocab_size); scores of the next token (natural logarithm)
             state: what the next `step` takes
             weights: (batch, keys); probabilities over the keys, mean over the last layer's heads
-        Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            TokenError: a token id is outside the vocabulary
         """
         self._check("step", tokens=tokens, state=state, memory=memory)
         check_ids("TransformerDecoder", "tokens", tokens, self.sizes["vocab_size"])
@@ -485,15 +464,8 @@ class TransformerDecoder(Specified):
             weights: ([num_layers], batch, [heads], steps, keys); probabilities over the keys: the mean over the last
                 layer's heads, or all with per_head; None without need_weights
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
-            TokenError: a token id is outside the vocabulary
             ShapeError: a step beyond the last position
             OptionError: per_head where no weights are returned
-        Example:
-            layer = attention.TransformerDecoder(vocab_size, features, num_heads, hidden_size)
-            logits, weights = layer(tokens, encoder_outputs, valid_lens)
         """
         masks: dict[str, Any] = {
             "embedding_dropout_mask": embedding_dropout_mask,
@@ -540,9 +512,6 @@ class TransformerDecoder(Specified):
             lengths: integers (batch,); number of tokens before eos
             weights: (batch, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: a step beyond the last position
             TokenError: a first or last token outside the vocabulary
         """
@@ -588,9 +557,6 @@ class TransformerDecoder(Specified):
             scores: (batch, num_best); best first; natural logarithms, divided by the length penalty
             weights: (batch, num_best, max_steps, keys); probabilities over the keys; 0 after the step that gave eos
         Raises:
-            ShapeError, DtypeError: an array does not fit the operator or the other arrays
-            MaskError: a mask is not boolean
-            OptionError: an argument is outside its domain
             ShapeError: a step beyond the last position
             TokenError: a first or last token outside the vocabulary
             OptionError: num_best above width, or width above vocab_size

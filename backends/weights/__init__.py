@@ -1,4 +1,4 @@
-"""Weight conversion: arrays with the names and layouts of one library go in; those of another come out.
+"""Weight conversion between the names and layouts of libraries.
 
 Both sides map to the canonical names.
 

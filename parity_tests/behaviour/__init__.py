@@ -1,1 +1,1 @@
-"""What the frameworks' own attention does: a call goes in; a few words for each question come out."""
+"""What the frameworks' own attention does: questions, probes and the recorded answers."""

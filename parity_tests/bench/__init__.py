@@ -1,1 +1,1 @@
-"""Benchmarks: items go in; ratios of third-party implementations to this library come out."""
+"""Benchmarks of this library against third-party implementations."""

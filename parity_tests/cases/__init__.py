@@ -1,4 +1,4 @@
-"""The cases that every implementation runs: the name of an operator goes in; calls and their expected answers come out.
+"""The cases of this project: calls of every operator, and their expected answers.
 
 A case is one call of one operator: its options, its inputs, its parameters. Arrays are drawn in float64 and rounded to
 the dtype in which the case runs. In the cases written by hand all axes have different sizes, so that a

@@ -1,4 +1,4 @@
-"""The command line: options and arguments go in; tables, files and an exit code come out."""
+"""The command line."""
 
 import os
 import sys

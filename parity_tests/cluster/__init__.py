@@ -1,1 +1,1 @@
-"""Clusters of Dask: batches of cells and ranges of numbers go in; recordings, counts and findings come out."""
+"""Runs and campaigns on the workers of a Dask cluster."""

@@ -1,1 +1,1 @@
-"""Weight conversion: a file of one framework goes in; a validated file of another comes out."""
+"""Validated conversion of weight files: the source's own layer beside the converted one."""

@@ -1,1 +1,1 @@
-"""Fuzzing: a seed goes in; minimised failing cases come out."""
+"""Fuzzing: random cases, and minimised ones where a backend fails."""

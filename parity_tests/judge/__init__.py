@@ -1,1 +1,1 @@
-"""Comparison: recordings and expected answers go in; verdicts come out."""
+"""Comparison of recordings with expected answers and with each other."""

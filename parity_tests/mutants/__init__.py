@@ -1,1 +1,1 @@
-"""Known-wrong implementations: the reference with one thing broken goes in; which check kills it comes out."""
+"""Known-wrong implementations, and which checks kill them."""

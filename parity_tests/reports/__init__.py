@@ -1,1 +1,1 @@
-"""What people read: verdicts go in; tables, pages, JUnit files and certificates come out."""
+"""Reports of verdicts: tables, pages, JUnit files and certificates."""

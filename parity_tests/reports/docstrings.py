@@ -1,7 +1,9 @@
 """Generate the docstrings of the reference and of every backend from the specification.
 
-A docstring has the formula, a line for each argument, the results, the exceptions and an example. A last paragraph that
-begins with "In PyTorch:" (and so on) describes what is particular to a framework; it is left unchanged.
+In a backend a docstring has the formula, a line for each argument, the results, the exceptions that it alone raises,
+and, at a function or class, an example; the exceptions of all are in the package's docstring. In the reference it has
+the summary, the formula and the notes. A last paragraph that begins with "In PyTorch:" (and so on) describes what is
+particular to a framework; it is left unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from attention_core.operators import FILE_OF, LAYERS, OF_FILES, find
+from attention_core.operators import FILE_OF, LAYERS, OF_FILES
 from attention_core.specification import Layer, Operator, Option, Rule, Tensor
 from backends import FRAMEWORKS, idiom_of
 from backends.requirements import Idiom
@@ -50,7 +52,6 @@ RETURNED = {
     "layer": "the smaller layer",
 }
 """Arguments with fields, the methods that return them, and those that accept them."""
-TOKENS = ("tokens", "source", "inputs", "targets")
 GENERAL = {
     "Attention.attend": "context, weights = attention_pooling(score(queries, memory.keys), memory.values)",
     "Attention.call": "context, weights = attention_pooling(score(queries, project(keys)), values)",
@@ -69,7 +70,9 @@ def docstrings(room: str, file: str) -> dict[str, str]:
         node = made.get(entry.name)
         if node is None:  # not written yet, which a test of the structure reports
             continue
-        if isinstance(entry, Operator):
+        if room == REFERENCE:
+            texts[entry.name] = _text(entry.summary, entry.formula, entry.notes)
+        elif isinstance(entry, Operator):
             texts[entry.name] = of_function(entry, _keywords(node, entry))
         else:
             texts[entry.name] = of_class(entry, _keywords(_method(node, "__init__", made), entry), room)
@@ -96,19 +99,13 @@ def of_class(layer: Layer, keywords: Sequence[str], room: str) -> str:
     meanings = {**KEYWORDS, **(BESIDE_PARAM_DTYPE if "param_dtype" in keywords else {})}
     options = [_option(option) for option in layer.options] + [f"{name}: {meanings[name]}" for name in keywords]
     blocks = [_block("Args", options), _block("Parameters", parameters)]
-    # What is chosen by name makes other arguments needless, which are refused unless they are None.
-    ignored = any(option.choices for option in layer.options) and any(option.may_be_none for option in layer.options)
-    error = f"OptionError: an argument is outside its domain{', or would be ignored' if ignored else ''}"
-    blocks.append(_block("Raises", [error] if layer.options else []))
     blocks += [f"Source: {layer.source}", _block("Example", example(layer, room))]
     return _text(layer.summary, layer.formula, layer.notes, *blocks)
 
 
 def of_method(name: str, operators: Sequence[Operator], keywords: Sequence[str], room: str) -> str:
-    """The docstring of a method, which the layers of these operators have in common; a call has an example of one."""
+    """The docstring of a method, which the layers of these operators have in common."""
     first = operators[0]
-    layer = find(first.title) if first.title != first.name else None
-    called = _block("Example", example(layer, room, lens=True)) if isinstance(layer, Layer) else ""
     formulas = {operator.formula for operator in operators}
     formula = first.formula if len(formulas) == 1 else GENERAL.get(f"{name}.{first.name.partition('.')[2]}", "")
     joined = replace(
@@ -118,7 +115,7 @@ def of_method(name: str, operators: Sequence[Operator], keywords: Sequence[str],
         outputs=_joined([operator.outputs for operator in operators]),
         rules=tuple(dict.fromkeys(rule for operator in operators for rule in operator.rules)),
     )
-    return _text(first.summary, formula, first.notes, *_signature(joined, keywords), called)
+    return _text(first.summary, formula, first.notes, *([] if room == REFERENCE else _signature(joined, keywords)))
 
 
 def written(source: str, texts: Mapping[str, str], title: str) -> str:
@@ -182,7 +179,7 @@ def _signature(operator: Operator, keywords: Sequence[str]) -> list[str]:
     arguments += _tensors(operator.keyword_tensors, GIVEN)
     arguments += [f"{name}: {KEYWORDS[name]}" for name in keywords]
     returned = _tensors(operator.outputs, RETURNED, operator.options)
-    return [_block("Args", arguments), _block("Returns", returned), _block("Raises", _raises(operator))]
+    return [_block("Args", arguments), _block("Returns", returned), _block("Raises", map(refused, operator.rules))]
 
 
 def _block(title: str, lines: Iterable[str]) -> str:
@@ -218,16 +215,6 @@ def _axes(axes: Sequence[str]) -> str:
         return f"({axes[0].removesuffix('?')},)"
     names = (f"[{axis.replace('?', '')}]" if axis.endswith("?") else axis for axis in axes)
     return f"({', '.join(names)})"
-
-
-def _raises(operator: Operator) -> list[str]:
-    kinds = {tensor.kind for tensor in operator.inputs}
-    lines = ["ShapeError, DtypeError: an array does not fit the operator or the other arrays"] if kinds else []
-    lines += ["MaskError: a mask is not boolean"] if "boolean" in kinds else []
-    lines += ["OptionError: an argument is outside its domain"] if operator.options else []
-    tokens = any(tensor.name in TOKENS and tensor.kind == "integer" for tensor in operator.inputs)
-    lines += ["TokenError: a token id is outside the vocabulary"] if tokens else []
-    return lines + [refused(rule) for rule in operator.rules]
 
 
 def refused(rule: Rule) -> str:

@@ -58,6 +58,10 @@ by elsewhere, how it is called in each framework, and the porting pitfalls.
 backends, and a test compares them with the specification. Shapes are named by axes; an axis with `?` may be left out.
 `True` in a mask means "may attend".
 
+Every call checks its arguments before any arithmetic: an array that does not fit the operator, the layer's parameters
+or the other arrays is a `ShapeError` or `DtypeError`, a mask that is not boolean a `MaskError`, an option outside its
+domain or without an effect an `OptionError`, and a token id outside the vocabulary a `TokenError`.
+
 ## How it is called
 
 Names, arguments and their order are the same in all four backends. What a framework's users expect beside them comes
@@ -138,15 +142,14 @@ def call_of(operator: Operator) -> str:
     return f"{results} = attention.{operator.name}({', '.join(given)})"
 
 
-def example(layer: Layer, framework: str, lens: bool = False) -> tuple[str, str]:
-    """The construction of a layer with its required arguments, and its call, with lengths on request."""
+def example(layer: Layer, framework: str) -> tuple[str, str]:
+    """The construction of a layer with its required arguments, and its call."""
     given = [option.name for option in layer.options if option.default is None]
     required = idiom_of(framework).required
     given += [required] if layer.trainable and required else []
     call = layer.method("call")
     # A decoder starts with the encoder's state unless it is made to start otherwise.
     given_too = {"state"} if FILE_OF[layer.name] == "decoders" else set()
-    given_too |= {"valid_lens"} if lens else set()
     needed = ", ".join(tensor.name for tensor in call.tensors if not tensor.optional or tensor.name in given_too)
     results = ", ".join(dict.fromkeys(tensor.name.partition(".")[0] for tensor in call.outputs))
     return f"layer = attention.{layer.name}({', '.join(given)})", f"{results} = layer({needed})"

@@ -1,4 +1,4 @@
-"""Third-party code as targets: canonical arrays go in; what that code answers comes out.
+"""Implementations of third parties as targets of the parity tests.
 
 Each module is imported in a worker that has its framework.
 """

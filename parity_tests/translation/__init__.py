@@ -1,1 +1,1 @@
-"""Translator training: a corpus and settings go in; a trained model comes out."""
+"""Training and comparison of translators, independent of the framework."""

@@ -1,1 +1,1 @@
-"""Test vectors for any language: cases go in; arrays, descriptions and digests come out, and answers are read."""
+"""Test vectors for any language: cases as files, and answers read from files."""

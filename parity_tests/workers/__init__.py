@@ -1,1 +1,1 @@
-"""One process for each backend: files of cases go in, recordings of the answers come out."""
+"""Worker processes, one for each backend, and their recordings."""

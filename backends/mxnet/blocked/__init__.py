@@ -1,4 +1,4 @@
-"""Kernels in MXNet: a formula's arguments go in; its results come out, without its largest array."""
+"""Kernels in MXNet, which compute a formula in blocks, without its largest array."""
 
 from backends.mxnet.blocked.additive import blocked_additive_score
 from backends.mxnet.blocked.choice import set_path, use_blocks

@@ -1,4 +1,4 @@
-"""Kernels in TensorFlow: a formula's arguments go in; its results come out, without its largest array."""
+"""Kernels in TensorFlow, which compute a formula in blocks, without its largest array."""
 
 from backends.tf.blocked.additive import blocked_additive_attention, blocked_additive_score
 from backends.tf.blocked.choice import set_path, use_blocks

@@ -1,4 +1,4 @@
-"""File formats: the path of a file goes in; its arrays by name come out. Nothing in a file is executed."""
+"""Readers and writers of weight files. Nothing in a file is executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources of weights: the name of a source goes in; the layouts of its arrays come out.
+"""Tables of the sources of weights: the names and layouts of each library's arrays.
 
 One file for each source, with a link and a table. New files are discovered automatically.
 """

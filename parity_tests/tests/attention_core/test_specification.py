@@ -14,10 +14,10 @@ import pytest
 
 from attention_core import reference
 from attention_core.errors import OptionError, check_options
-from attention_core.operators import ENTRIES, FILE_OF, LAYERS, OPERATORS, find
+from attention_core.operators import ENTRIES, EXPORTED, FILE_OF, LAYERS, OPERATORS, find
 from attention_core.operators.training import UPDATES
 from attention_core.specification import Layer, Operator, pattern
-from parity_tests.tests.structure.source import EXPORTED, public
+from parity_tests.tests.structure.source import public
 
 METHODS = [(layer, method) for layer in LAYERS for method in layer.methods]
 

@@ -15,7 +15,9 @@ import pytest
 from attention_core import reference
 from attention_core.operators import FILE_OF, LAYERS, OF_FILES, OPERATORS
 from attention_core.specification import Layer, Operator, Rule
+from backends import FRAMEWORKS
 from parity_tests.reports import docstrings
+from parity_tests.reports.operators_page import call_of, example
 from parity_tests.tests.places import ROOT
 
 
@@ -29,9 +31,9 @@ def test_the_page_and_the_docstrings_are_those_of_the_specification():
 def test_a_docstring_that_drifts_is_written_again_and_the_words_about_the_framework_stay(room: str):
     source = docstrings.path_of(room, "scoring").read_text(encoding="utf-8")
     texts, title = docstrings.docstrings(room, "scoring"), docstrings.idiom(room).title
+    last = texts["dot_score"].rpartition("\n")[2]
     own = source.replace("Score each query", "Score every query").replace(
-        "    scores = attention.dot_score(queries, keys)\n",
-        f"    scores = attention.dot_score(queries, keys)\n\n    In {title}: something of its own.\n",
+        f"    {last}\n", f"    {last}\n\n    In {title}: something of its own.\n", 1
     )
     assert own != source
     assert docstrings.written(own, texts, title) == own.replace("Score every query", "Score each query")
@@ -108,12 +110,16 @@ def test_the_examples_of_the_reference_run(entry: Operator | Layer):
     run_examples(docstrings.REFERENCE, reference, np.asarray, entry)
 
 
+def example_of(room: str, entry: Operator | Layer) -> str:
+    """The example in the docstring of a function or layer; the reference's is that of the operators page."""
+    if room != docstrings.REFERENCE:
+        return docstrings.docstrings(room, FILE_OF[entry.name])[entry.name].partition("Example:\n")[2]
+    lines = example(entry, room) if isinstance(entry, Layer) else [call_of(entry)]
+    return "\n".join(lines)
+
+
 def run_examples(room: str, package: ModuleType, from_numpy: Callable[[np.ndarray], Any], entry: Operator | Layer):
-    """Run the examples with this function or layer: that of its docstring, and of a call that names it."""
-    texts = docstrings.docstrings(room, FILE_OF[entry.name])
-    examples = [text.partition("Example:\n")[2] for text in texts.values()]
-    examples = [example for example in examples if f"attention.{entry.name}(" in example]
-    assert texts[entry.name].partition("Example:\n")[2] in examples
+    """Run the example of a function or layer."""
     given = {option.name: SIZES[option.name] for option in entry.options if option.name in SIZES and not option.default}
     sizes, call = (entry.sizes(given), entry.method("call")) if isinstance(entry, Layer) else (given, entry)
     axes = {**SIZES, **{axis: size for axis, size in sizes.items() if size is not None}}
@@ -124,19 +130,23 @@ def run_examples(room: str, package: ModuleType, from_numpy: Callable[[np.ndarra
     names |= {"attention": package, "losses": lambda factors: factors[:, 0]}
     if room == "jax":
         names["nnx"] = importlib.import_module("flax.nnx")
-    for example in examples:
-        made = dict(names)
-        exec(textwrap.dedent(example), made)
-        first = example.strip().splitlines()[-1].strip().partition(" = ")[0].partition(", ")[0]
-        assert hasattr(made[first], "shape")
+    text = example_of(room, entry)
+    exec(textwrap.dedent(text), names)
+    first = text.strip().splitlines()[-1].strip().partition(" = ")[0].partition(", ")[0]
+    assert hasattr(names[first], "shape")
 
 
-@pytest.mark.parametrize("room", docstrings.ROOMS)
-def test_each_call_of_a_layer_has_an_example(room: str):
+@pytest.mark.parametrize("room", FRAMEWORKS)
+def test_each_function_and_layer_has_an_example_and_no_method_repeats_it(room: str):
     texts = {name: text for file in OF_FILES for name, text in docstrings.docstrings(room, file).items()}
-    calls = [text for name, text in texts.items() if name.endswith(f".{docstrings.idiom(room).call}")]
-    assert len(calls) >= len({FILE_OF[layer.name] for layer in LAYERS})
-    assert all(len(text.partition("Example:\n")[2].splitlines()) == 2 for text in calls)
+    counts = {name: len(text.partition("Example:\n")[2].splitlines()) for name, text in texts.items()}
+    functions = {operator.name for operator in OPERATORS}
+    assert counts == {name: 0 if "." in name or name[:1] == "_" else 1 if name in functions else 2 for name in texts}
+
+
+def test_the_reference_has_summary_formula_and_notes_alone():
+    texts = [text for file in OF_FILES for text in docstrings.docstrings(docstrings.REFERENCE, file).values()]
+    assert texts and not [text for text in texts if re.search(r"^(Args|Returns|Raises|Source|Example)\b", text, re.M)]
 
 
 RULES = {

@@ -114,8 +114,6 @@ def files_of(framework: str) -> list[str]:
 
 FILES = files_of("torch")
 """The files that every backend has."""
-EXPORTED = (*OF_FILES, "memory", "parameters")
-"""Those whose names a backend's package exports; the others are imported by name."""
 
 
 def top(name: str) -> str:

@@ -9,13 +9,13 @@ from collections.abc import Collection
 
 import pytest
 
-from attention_core.operators import FILE_OF, LAYERS, OF_FILES, OPERATORS
+from attention_core.errors import DtypeError, MaskError, OptionError, ShapeError, TokenError
+from attention_core.operators import EXPORTED, FILE_OF, LAYERS, OF_FILES, OPERATORS, exports
 from attention_core.operators.training import UPDATES
 from backends import FRAMEWORKS, idiom_of, read_requirements
 from parity_tests.reports.docstrings import bases_of
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.structure.source import (
-    EXPORTED,
     FILES,
     Definition,
     backend_file,
@@ -138,7 +138,22 @@ def test_the_package_exports_every_public_name(framework: str):
     stars = [node.module for node in package.body if isinstance(node, ast.ImportFrom) and node.names[0].name == "*"]
     assert sorted(map(str, stars)) == sorted(f"backends.{framework}.{file}" for file in EXPORTED)
     (listed,) = (ast.unparse(node.value) for node in package.body if isinstance(node, ast.Assign))
-    assert listed == f"[{', '.join(f'*{file}.__all__' for file in sorted(EXPORTED))}]"
+    assert listed == "exports(__name__)"
+    assert len({*exports("attention_core.reference")}) == sum(len(public(framework, file)) for file in EXPORTED)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_package_states_the_errors_of_every_function(framework: str):
+    """Once, and no docstring repeats them."""
+    package = backend_file(framework, "__init__")
+    text = ast.get_docstring(package) or ""
+    general = {error.__name__ for error in (ShapeError, DtypeError, MaskError, OptionError, TokenError)}
+    assert {*re.findall(r"\b\w+Error\b(?=.*: )", text)} == general
+    sentences = re.findall(r"^    .*Error: (.+)$", text, re.MULTILINE)
+    assert len(sentences) == 4
+    for file in OF_FILES:
+        source = (ROOT / "backends" / framework / f"{file}.py").read_text(encoding="utf-8")
+        assert not [sentence for sentence in sentences if sentence in source], file
 
 
 @pytest.mark.parametrize(("framework", "operator"), written((*OPERATORS, *UPDATES)))

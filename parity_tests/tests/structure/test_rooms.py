@@ -16,7 +16,8 @@ LONGEST = 525
 """The most lines of a file without its docstrings. A file of more than 400 holds two things, or is a table, or a
 backend's decoders: three classes around the steps that they have in common, which nobody would look for elsewhere."""
 
-FLOW = re.compile(r": .+ (go|goes) in[;,] .+ (come|comes) out\b")
+FLOW = re.compile(r"\b(go|goes) in[;,] .+ (come|comes) out\b")
+"""What a first line does not say: a package has a purpose, of which inputs and outputs are the smaller part."""
 
 
 def lines_of_code(module: ast.Module, source: str) -> int:
@@ -36,10 +37,12 @@ def test_a_file_fits_on_a_few_screens(package: str):
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_says_what_goes_in_and_what_comes_out(package: str):
+def test_a_package_says_what_it_is_for(package: str):
     first = {
         str(path.relative_to(ROOT)): (ast.get_docstring(parsed(path)) or "").partition("\n")[0]
         for path in sources(package)
         if path.name == "__init__.py"
     }
-    assert first and not {path: line for path, line in first.items() if not FLOW.search(line)}
+    assert first and all(re.fullmatch(r"[A-Z].{10,118}[.:]", line) for line in first.values()), first
+    assert not {path: line for path, line in first.items() if FLOW.search(line)}
+    assert len({*first.values()}) == len(first)

@@ -1,4 +1,4 @@
-"""The frameworks' own attention as targets: canonical arrays go in; what a call answers comes out.
+"""The frameworks' own attention as targets of the parity tests.
 
 Each module imports one framework, and a worker imports the module by name: nothing else does. An object in it has
 functions under the specification's names, which bring canonical arrays into the layout of the framework's call, pass

@@ -1,4 +1,4 @@
-"""The layers that weights come from, as targets: a layer's own arrays go in; its outputs come out.
+"""The layers that weights come from, as targets of a conversion.
 
 `attention-parity convert` runs them beside the converted ones. Each module imports its framework, and a worker alone
 imports the module.
