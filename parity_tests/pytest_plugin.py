@@ -18,7 +18,7 @@ import pytest
 from parity_tests.shadowing import shadowed
 
 if TYPE_CHECKING:
-    from parity_tests.cases.selection import Cell
+    from parity_tests.format.selection import Cell
     from parity_tests.judge.divergences import Divergence
     from parity_tests.judge.verdict import Verdict
     from parity_tests.workers.recordings import Recording
@@ -69,9 +69,9 @@ class Target(pytest.Collector):
 
     def collect(self) -> list[pytest.Item]:
         """Collect a test for each cell of an implemented function, or for every cell if all are required."""
-        from parity_tests.cases.case import DTYPES
-        from parity_tests.cases.expected import held, in_memory
         from parity_tests.cases.suite import all_cases
+        from parity_tests.format.case import DTYPES
+        from parity_tests.format.expected import held, in_memory
         from parity_tests.judge.check import job_of, known_divergences
         from parity_tests.judge.divergences import DivergenceError
         from parity_tests.judge.drawn_cells import Abilities, release_seed

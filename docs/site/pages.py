@@ -13,9 +13,9 @@ from backends import FRAMEWORKS, idiom_of
 from parity_tests.behaviour import findings
 from parity_tests.behaviour.page import FRAMEWORKS as COLUMNS
 from parity_tests.behaviour.page import SECTIONS, answer_of, name_of
-from parity_tests.cases.case import Case
-from parity_tests.cases.expected import outputs
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.case import Case
+from parity_tests.format.expected import outputs
 from parity_tests.judge.tolerances import ENTRY_TOLERANCES, TOLERANCES, Tolerance
 from parity_tests.reports import operators_page, side_by_side
 from parity_tests.reports.heatmap import interactive_heatmap

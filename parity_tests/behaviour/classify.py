@@ -11,9 +11,9 @@ import numpy as np
 
 from attention_core import reference
 from parity_tests.behaviour.questions import HALF
-from parity_tests.cases.case import Arrays, Case, epsilon
-from parity_tests.cases.expected import computed_outputs, expected
-from parity_tests.cases.selection import Cell
+from parity_tests.format.case import Arrays, Case, epsilon
+from parity_tests.format.expected import computed_outputs, expected
+from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import compare
 from parity_tests.judge.pair import Quantity
 from parity_tests.judge.question import Question

@@ -20,7 +20,7 @@ from typing import Any
 
 from parity_tests.behaviour.classify import Answer, classify
 from parity_tests.behaviour.questions import Question, questions_for
-from parity_tests.cases.selection import Cell
+from parity_tests.format.selection import Cell
 from parity_tests.third_party.attention import THIRD_PARTY, ThirdParty
 from parity_tests.workers.process import Job, Progress, Server, untold
 from parity_tests.workers.recordings import Batch, Recording, batch_of

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws, reference
-from parity_tests.cases.case import FULL, Case
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.case import FULL, Case
 from parity_tests.polarity import question
 
 HALF = ("float16", "bfloat16")

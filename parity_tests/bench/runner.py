@@ -35,7 +35,7 @@ from parity_tests.bench.items import (
 )
 from parity_tests.bench.measure import median, quartiles, ratios
 from parity_tests.bench.problem import Problem
-from parity_tests.cases.expected import programs_folder
+from parity_tests.format.expected import programs_folder
 from parity_tests.workers.environment import THREADS, environment
 from parity_tests.workers.keeper import LIFELINE
 from parity_tests.workers.process import Progress, untold

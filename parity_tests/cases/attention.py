@@ -13,8 +13,6 @@ from attention_core.operators import OF_FILES, find
 from attention_core.operators.attention import ALIKE_SCORES, HIDDEN_SCORES, KERNEL_ATTENTION, SCORE_NAMES
 from attention_core.operators.regression import NADARAYA_WATSON
 from attention_core.specification import Layer, Operator
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_parameters, drawn_tensors
-from parity_tests.cases.drawn import REFUSED
 from parity_tests.cases.masking import (
     ATTENTION,
     BATCH_LENS,
@@ -30,6 +28,8 @@ from parity_tests.cases.masking import (
     open_mask,
     some_mask,
 )
+from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_parameters, drawn_tensors
+from parity_tests.format.drawn import REFUSED
 
 BRIEF = ("open", "lens_and_mask", "fully_masked", "heads_mask", "no_keys", "no_queries", "no_batch")
 """The cases of a layer whose score or mode other cases cover in full."""

@@ -12,7 +12,6 @@ from attention_core import draws
 from attention_core.operators.hard import HARD_ATTENTION
 from attention_core.operators.local import LOCAL_ATTENTION
 from parity_tests.cases.attention import attention_layer_cases, drawn_noise, score_variants
-from parity_tests.cases.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, drawn_tensors, layer_case
 from parity_tests.cases.masking import (
     ATTENTION,
     EMPTY,
@@ -24,6 +23,7 @@ from parity_tests.cases.masking import (
     open_inputs,
     some_mask,
 )
+from parity_tests.format.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, drawn_tensors, layer_case
 
 
 def seeded(case: Case, seed: int) -> Case:

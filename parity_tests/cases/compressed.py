@@ -11,8 +11,8 @@ import numpy as np
 from attention_core import draws
 from attention_core.operators.compressed import COMPRESSED_ATTENTION, INDUCED_ATTENTION, LOW_RANK_ATTENTION
 from attention_core.specification import Layer
-from parity_tests.cases.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, drawn_tensors, layer_case
 from parity_tests.cases.masking import ATTENTION, BATCH_LENS, EMPTY, some_mask, with_hidden
+from parity_tests.format.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, drawn_tensors, layer_case
 
 SIZES = {**ATTENTION, "rank": 3, "heads": 13, "num_inducing": 4}
 LOW_RANK = {"num_positions": 8, "rank": 3}

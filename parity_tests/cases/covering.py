@@ -15,9 +15,9 @@ from typing import Any
 
 from attention_core.operators import FILE_OF, OF_FILES, find
 from attention_core.specification import Layer, Operator, Option, Tensor
-from parity_tests.cases.call import STEPS
-from parity_tests.cases.case import FULL, Case
-from parity_tests.cases.drawn import (
+from parity_tests.format.call import STEPS
+from parity_tests.format.case import FULL, Case
+from parity_tests.format.drawn import (
     LEAST,
     MOST,
     NAMES,

@@ -11,9 +11,9 @@ import numpy as np
 
 from attention_core import draws
 from attention_core.operators.attention import ALIKE_SCORES, HIDDEN_SCORES, SCORE_NAMES
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
 from parity_tests.cases.masking import full_lens, fully_masked, open_mask, some_mask, with_hidden
 from parity_tests.cases.recurrent import CELLS, drawn_state
+from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
 
 DECODER = {
     "batch": 3,

@@ -15,7 +15,6 @@ from random import Random
 from typing import Any
 
 from attention_core.specification import INTEGER, Tensor
-from parity_tests.cases.case import FULL
 from parity_tests.cases.covering import (
     BOUNDS,
     EVERY_MASK,
@@ -35,8 +34,9 @@ from parity_tests.cases.covering import (
     sharing,
     work,
 )
-from parity_tests.cases.drawn import LENGTHS, OF_ROWS, Drawn, steps_of_segments
-from parity_tests.cases.layouts import LAYOUTS
+from parity_tests.format.case import FULL
+from parity_tests.format.drawn import LENGTHS, OF_ROWS, Drawn, steps_of_segments
+from parity_tests.format.layouts import LAYOUTS
 
 Setting = tuple[str, Any]
 """A setting in a dimension: a name, such as keys, and a value, such as 1025."""

@@ -12,8 +12,6 @@ import numpy as np
 from attention_core.errors import AttentionError
 from attention_core.operators import find
 from attention_core.specification import INTEGER, Layer, Operator
-from parity_tests.cases import expected as reference
-from parity_tests.cases.case import FULL, Case
 from parity_tests.cases.covering import (
     BOUNDS,
     MAGNITUDES,
@@ -28,7 +26,9 @@ from parity_tests.cases.covering import (
     sharing,
 )
 from parity_tests.cases.design import Picks
-from parity_tests.cases.drawn import (
+from parity_tests.format import expected as reference
+from parity_tests.format.case import FULL, Case
+from parity_tests.format.drawn import (
     COUNTS,
     INFINITE,
     LENGTHS,
@@ -41,7 +41,7 @@ from parity_tests.cases.drawn import (
     methods_of,
     options_of,
 )
-from parity_tests.cases.layouts import LAYOUTS
+from parity_tests.format.layouts import LAYOUTS
 
 FAMILY = 32
 """Number of consecutive cases that differ only in their numbers, and share one compiled function."""

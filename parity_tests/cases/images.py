@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from attention_core import draws
-from parity_tests.cases.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, layer_case
 from parity_tests.cases.transformer import dropping
+from parity_tests.format.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, layer_case
 
 SHAPE = {"batch": 5, "height": 4, "width": 6, "channels": 3}
 VISION = {

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from attention_core.operators.linear import LINEAR_ATTENTION, LINEAR_ATTENTION_STEP
-from parity_tests.cases.case import DTYPES, EXACT, FULL, Arrays, Case, Sizes, drawn_tensors
 from parity_tests.cases.masking import ATTENTION, BATCH_LENS, EMPTY, hidden_variants
+from parity_tests.format.case import DTYPES, EXACT, FULL, Arrays, Case, Sizes, drawn_tensors
 
 MASK = np.array([[[True, False, True, True, False, True, True]], [[False, True, True, False, True, True, False]]])
 """Keys that are open to all queries."""

@@ -10,7 +10,7 @@ import numpy as np
 from attention_core import draws
 from attention_core.operators.masking import MASKED_SOFTMAX
 from attention_core.specification import Operator
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_tensors
+from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_tensors
 
 ATTENTION = {
     "batch": 2,

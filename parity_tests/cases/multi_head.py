@@ -11,8 +11,8 @@ import numpy as np
 from attention_core import draws
 from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION
 from parity_tests.cases.attention import attention_layer_cases, score_variants
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, drawn_tensors, layer_case
 from parity_tests.cases.masking import ATTENTION, ROW_LENS, open_inputs, some_mask
+from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, drawn_tensors, layer_case
 
 HEADS = {"query_size": 9, "num_heads": 3, "key_size": 10, "value_size": 11, "hidden_size": 12}
 

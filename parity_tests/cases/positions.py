@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
+from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
 
 
 def cases() -> Iterator[Case]:

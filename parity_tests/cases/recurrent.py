@@ -11,7 +11,7 @@ import numpy as np
 
 from attention_core import draws
 from attention_core.operators import find
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
+from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
 
 RECURRENT = {"batch": 3, "steps": 7, "input_size": 8, "hidden_size": 5, "vocab_size": 11, "embed_size": 6}
 CELLS = {"GRU": 1, "LSTM": 2}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parity_tests.cases.drawn import Drawn
+from parity_tests.format.drawn import Drawn
 
 FOUND: tuple[Drawn, ...] = (
     # The reference, PyTorch, JAX and MXNet divided by the number of key heads where there are none.

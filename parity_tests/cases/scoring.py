@@ -12,8 +12,8 @@ from attention_core.operators import OF_FILES
 from attention_core.operators.pooling import ATTENTION_POOLING
 from attention_core.operators.scoring import COSINE_SCORE, GAUSSIAN_SCORE, LOCATION_SCORE
 from attention_core.specification import Operator
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, drawn_tensors
 from parity_tests.cases.masking import ATTENTION, infinite_scores, normalised_cases, open_inputs
+from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, drawn_tensors
 
 
 def score_cases(operator: Operator) -> Iterator[Case]:

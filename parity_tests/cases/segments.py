@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 
 from attention_core import draws
-from parity_tests.cases.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, layer_case
 from parity_tests.cases.masking import some_mask
+from parity_tests.format.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, layer_case
 
 SEGMENT = {"query_size": 10, "num_heads": 3, "hidden_size": 18}
 SIZES = {"batch": 2, "heads": 3, "previous_steps": 4, "queries": 5, "keys": 9, "query_size": 10}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 from attention_core.operators import LAYERS, OPERATORS
 from attention_core.operators.training import UPDATES
@@ -27,9 +26,10 @@ from parity_tests.cases import (
     transformer,
     translation,
 )
-from parity_tests.cases.call import TRAINING
-from parity_tests.cases.case import SEEDS, Case
 from parity_tests.cases.regressions import FOUND
+from parity_tests.cases.seeds import SEEDS
+from parity_tests.format.call import TRAINING
+from parity_tests.format.case import Case
 from parity_tests.translation import corpus
 
 NAMES = (*(operator.name for operator in (*OPERATORS, *UPDATES)), *(layer.name for layer in LAYERS), TRAINING)
@@ -63,15 +63,6 @@ def _made(pairs: tuple[corpus.Pair, ...]) -> tuple[Case, ...]:
     order = {name: position for position, name in enumerate(NAMES)}
     made.sort(key=lambda case: order[case.operator])
     return (*made, *repeated_cases(made))
-
-
-def select(cases: Sequence[Case], pattern: str | None = None, operators: Sequence[str] | None = None) -> list[Case]:
-    """The cases whose id matches the pattern (with * and ?) and whose operator is among those given."""
-    return [
-        case
-        for case in cases
-        if (pattern is None or fnmatchcase(case.id, pattern)) and (not operators or case.operator in operators)
-    ]
 
 
 def seeded(case: Case, seed: int) -> Case | None:

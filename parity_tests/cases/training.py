@@ -11,8 +11,8 @@ import numpy as np
 from attention_core import draws
 from attention_core.operators.translation import TRANSLATORS
 from attention_core.specification import Layer
-from parity_tests.cases.call import LISTED, layer_of
-from parity_tests.cases.case import EXACT, FULL, SEED, Arrays, Case, drawn_parameters
+from parity_tests.format.call import LISTED, layer_of
+from parity_tests.format.case import EXACT, FULL, SEED, Arrays, Case, drawn_parameters
 from parity_tests.translation.corpus import shuffled
 
 SENTENCES, BATCH, KEYS, STEPS = 24, 6, 5, 7

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from parity_tests.cases.call import EARLIER
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
 from parity_tests.cases.design import LLAMA, PRE
+from parity_tests.format.call import EARLIER
+from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
 
 STEPS = {"batch": 5, "steps": 4, "features": 12}
 FEED_FORWARD = {"features": 12, "hidden_size": 7}

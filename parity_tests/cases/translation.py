@@ -11,12 +11,13 @@ import numpy as np
 
 from attention_core import draws
 from attention_core.operators.translation import TRANSLATORS
-from parity_tests.cases.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, first_steady, layer_case
 from parity_tests.cases.decoders import SPECIAL, WIDE, read_out, score_variants
 from parity_tests.cases.masking import BATCH_LENS
 from parity_tests.cases.recurrent import padding_embedded
+from parity_tests.cases.seeds import first_steady
 from parity_tests.cases.transformer import VARIANTS as SUBLAYERS
 from parity_tests.cases.transformer import dropping
+from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
 from parity_tests.translation import corpus
 
 TRANSLATOR = {

@@ -21,7 +21,6 @@ from backends.archives import ArchiveError, regular_file
 from backends.requirements import XLA_LEVEL
 from backends.schema import SchemaError, shown, typed
 from backends.weights import WeightError
-from parity_tests.cases.drawn import NAMES, parsed
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import (
     Refused,
@@ -37,6 +36,7 @@ from parity_tests.cli.terminal import (
 )
 from parity_tests.cluster.worker import offers_of
 from parity_tests.conversion.conversion import Conversion
+from parity_tests.format.drawn import NAMES, parsed
 from parity_tests.judge.check import file_of, known_divergences
 from parity_tests.judge.divergences import DivergenceError
 from parity_tests.judge.drawn_cells import Abilities, LineError, release_seed

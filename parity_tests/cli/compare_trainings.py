@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 import backends as registry
-from parity_tests.cases.call import JUDGED_STEPS
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import console, pairs_in, progress
 from parity_tests.cli.translate import (
@@ -22,6 +21,7 @@ from parity_tests.cli.translate import (
     refusals,
     training_options,
 )
+from parity_tests.format.call import JUDGED_STEPS
 from parity_tests.reports.trainings import print_comparison
 from parity_tests.translation import processes
 from parity_tests.translation.comparison import compare

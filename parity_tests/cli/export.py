@@ -8,10 +8,10 @@ from typing import Any
 import click
 from rich.text import Text
 
-from parity_tests.cases.selection import Selection
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import Refused, console, progress
+from parity_tests.format.selection import Selection
 from parity_tests.vectors.export import INDEX, exportable
 from parity_tests.vectors.export import export as written
 

@@ -13,13 +13,13 @@ import click
 from rich.text import Text
 
 from backends.requirements import XLA_LEVEL
-from parity_tests.cases.case import FULL
-from parity_tests.cases.drawn import NAMES as DRAWN
 from parity_tests.cli import options
 from parity_tests.cli.run import jobs_of
 from parity_tests.cli.terminal import Refused, cluster, console, progress, require_hypothesis, signals
 from parity_tests.cluster.client import missing_of
 from parity_tests.cluster.worker import offers
+from parity_tests.format.case import FULL
+from parity_tests.format.drawn import NAMES as DRAWN
 from parity_tests.reports.table import report_campaign, report_finding
 from parity_tests.workers.process import Server, WorkerFault
 

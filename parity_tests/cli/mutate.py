@@ -10,11 +10,11 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from parity_tests.cases import covering
-from parity_tests.cases.case import DTYPES
-from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli import options
 from parity_tests.cli.terminal import console
+from parity_tests.format.case import DTYPES
+from parity_tests.format.selection import cells_of
 from parity_tests.judge.compare import CELL_CHECKS, CHECKS
 from parity_tests.mutants.derived import derived as derived_mutants
 from parity_tests.mutants.derived import killers

@@ -14,9 +14,9 @@ from click.shell_completion import CompletionItem, FishComplete, add_completion_
 
 import backends as registry
 from attention_core.errors import PATHS
-from parity_tests.cases.case import DTYPES, FULL, MIXED
 from parity_tests.cases.suite import NAMES, all_cases
 from parity_tests.cli import paths
+from parity_tests.format.case import DTYPES, FULL, MIXED
 from parity_tests.judge.request import DEVICE
 from parity_tests.workers.environment import PATH
 

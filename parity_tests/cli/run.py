@@ -18,14 +18,14 @@ from rich.text import Text
 
 import backends as registry
 from backends.archives import ArchiveError
-from parity_tests.cases.case import DTYPES, MIXED
-from parity_tests.cases.expected import held
-from parity_tests.cases.selection import Cell, Selection
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import Refused, cluster, console, pairs_in, progress, signals, write_json, write_pages
 from parity_tests.cluster.client import missing_of
 from parity_tests.cluster.worker import offers
+from parity_tests.format.case import DTYPES, MIXED
+from parity_tests.format.expected import held
+from parity_tests.format.selection import Cell, Selection, select
 from parity_tests.judge.compare import excused
 from parity_tests.judge.divergences import load_divergences
 from parity_tests.judge.question import Questions

@@ -14,12 +14,12 @@ from rich.text import Text
 import backends as registry
 from attention_core.operators import ENTRIES, find
 from attention_core.specification import Layer
-from parity_tests.cases.call import TRAINING, read_by
-from parity_tests.cases.case import Case
-from parity_tests.cases.expected import expected
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import Refused, console
+from parity_tests.format.call import TRAINING, read_by
+from parity_tests.format.case import Case
+from parity_tests.format.expected import expected
 from parity_tests.judge import tolerances
 from parity_tests.judge.reports import ReportError, measured_by, verdicts_of
 from parity_tests.reports import docstrings, operators_page, side_by_side

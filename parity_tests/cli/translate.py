@@ -25,9 +25,9 @@ from backends.archives import ArchiveError
 from backends.requirements import XLA_LEVEL
 from backends.schema import SchemaError
 from parity_tests import plots
-from parity_tests.cases.expected import cache_folder, programs_folder
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import Refused, console, pairs_in, progress
+from parity_tests.format.expected import cache_folder, programs_folder
 from parity_tests.reports.trainings import epoch_line, score_line
 from parity_tests.translation import bleu
 from parity_tests.translation import corpus as corpora

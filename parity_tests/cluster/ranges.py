@@ -17,9 +17,9 @@ from hypothesis.errors import HypothesisDeprecationWarning
 from backends.archives import ArchiveError, pack_arrays, unpack_arrays
 from backends.schema import SchemaError, typed
 from parity_tests.cases.draw import FAMILY, draw
-from parity_tests.cases.drawn import parsed
 from parity_tests.cluster.pieces import Failure, Unable
 from parity_tests.cluster.worker import Order, serving
+from parity_tests.format.drawn import parsed
 from parity_tests.fuzz.campaign import Campaign, Finding, Kind
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.workers.process import WorkerFault

@@ -23,7 +23,7 @@ import attention_core
 import backends
 import parity_tests
 from attention_core.operators import SPECIFICATION_VERSION
-from parity_tests.cases.expected import programs_folder
+from parity_tests.format.expected import programs_folder
 from parity_tests.workers.environment import environment
 from parity_tests.workers.process import Job, Server, WorkerFault
 from parity_tests.workers.recordings import Batch

@@ -24,9 +24,9 @@ from backends.weights.configs import check_shapes, config_of, layer_named
 from backends.weights.matching import fits
 from backends.weights.prefixes import names_in_file
 from backends.weights.table import plain
-from parity_tests.cases.case import Arrays
-from parity_tests.cases.expected import programs_folder
 from parity_tests.conversion.validation import Side, validate
+from parity_tests.format.case import Arrays
+from parity_tests.format.expected import programs_folder
 from parity_tests.judge.run import Run
 from parity_tests.third_party import layers
 from parity_tests.workers.environment import environment

@@ -19,11 +19,11 @@ from attention_core import draws, reference
 from attention_core.differentiation import gradients as complex_step
 from attention_core.specification import Layer
 from backends.archives import pack_arrays, unpack_arrays
-from parity_tests.cases.call import bind
-from parity_tests.cases.case import FULL, SEED, Arrays, Case, drawn, is_floating
-from parity_tests.cases.drawn import IDS
-from parity_tests.cases.expected import build_reference, cotangents, in_memory, open_masks, outputs, stackable
-from parity_tests.cases.selection import Cell, cells_of
+from parity_tests.format.call import bind
+from parity_tests.format.case import FULL, SEED, Arrays, Case, drawn, is_floating
+from parity_tests.format.drawn import IDS
+from parity_tests.format.expected import build_reference, cotangents, in_memory, open_masks, outputs, stackable
+from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge.compare import excused
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import Run, conclude, missing_verdict

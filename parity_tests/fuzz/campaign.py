@@ -13,10 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from attention_core.errors import AttentionError
-from parity_tests.cases import expected as reference
-from parity_tests.cases.case import FULL
 from parity_tests.cases.draw import draw
-from parity_tests.cases.drawn import NAMES, Drawn
+from parity_tests.format import expected as reference
+from parity_tests.format.case import FULL
+from parity_tests.format.drawn import NAMES, Drawn
 from parity_tests.fuzz.shrink import MOST_SHRINKS, shrink
 from parity_tests.judge.compare import excused, judge_all
 from parity_tests.judge.condition import Judged, judgeable

@@ -14,7 +14,7 @@ from hypothesis.database import InMemoryExampleDatabase
 from attention_core.errors import AttentionError
 from attention_core.operators import find
 from parity_tests.cases.covering import Call, equal_sizes, is_forward
-from parity_tests.cases.drawn import Drawn, options_of
+from parity_tests.format.drawn import Drawn, options_of
 
 MOST_SHRINKS = 400
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity_tests.cases.case import Case, is_floating
-from parity_tests.cases.expected import held
-from parity_tests.cases.selection import Cell, cells_of
+from parity_tests.format.case import Case, is_floating
+from parity_tests.format.expected import held
+from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge.compare import compare
 from parity_tests.judge.question import Question
 from parity_tests.judge.run import Run, split_seconds

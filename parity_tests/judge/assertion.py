@@ -9,7 +9,7 @@ import numpy as np
 from attention_core.errors import dtype_name
 from attention_core.operators import find
 from attention_core.specification import FLOATING, Layer
-from parity_tests.cases.case import FULL
+from parity_tests.format.case import FULL
 from parity_tests.judge.compare import compare
 from parity_tests.judge.pair import Quantity
 from parity_tests.judge.tolerances import entry_tolerance_of, tolerance_of

@@ -13,10 +13,10 @@ from operator import add
 from pathlib import Path
 
 import backends as registry
-from parity_tests.cases.case import Case
-from parity_tests.cases.expected import held, in_memory
-from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.cases.suite import NAMES
+from parity_tests.format.case import Case
+from parity_tests.format.expected import held, in_memory
+from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge.compare import excused
 from parity_tests.judge.condition import Judged
 from parity_tests.judge.divergences import Divergence, load_divergences

@@ -11,8 +11,8 @@ from itertools import combinations
 
 import numpy as np
 
-from parity_tests.cases.case import Arrays, epsilon
-from parity_tests.cases.selection import Cell
+from parity_tests.format.case import Arrays, epsilon
+from parity_tests.format.selection import Cell
 from parity_tests.judge.pair import Pair, Quantity
 from parity_tests.judge.question import Question, Questions
 from parity_tests.judge.verdict import Status, Verdict

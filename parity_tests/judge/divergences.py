@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from backends.archives import regular_file
 from backends.schema import Range, SchemaError, typed
-from parity_tests.cases.call import SECOND
+from parity_tests.format.call import SECOND
 from parity_tests.judge.verdict import Verdict
 from parity_tests.workers.recordings import backend_of
 

@@ -14,9 +14,9 @@ from typing import Any
 from attention_core.errors import AttentionError
 from attention_core.operators import find
 from attention_core.specification import Layer
-from parity_tests.cases.case import FULL
 from parity_tests.cases.draw import FAMILY, draw
-from parity_tests.cases.drawn import NAMES, Drawn, methods_of, parsed
+from parity_tests.format.case import FULL
+from parity_tests.format.drawn import NAMES, Drawn, methods_of, parsed
 from parity_tests.judge.condition import DTYPES, Judged, judgeable
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import requirements_of

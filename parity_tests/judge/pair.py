@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity_tests.cases.case import FULL, epsilon, is_floating, least_normal
+from parity_tests.format.case import FULL, epsilon, is_floating, least_normal
 from parity_tests.judge.tolerances import EntryTolerance, Tolerance
 
 

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from parity_tests.cases import expected as reference
-from parity_tests.cases.case import MIXED, Arrays, computed_in
-from parity_tests.cases.selection import Cell
+from parity_tests.format import expected as reference
+from parity_tests.format.case import MIXED, Arrays, computed_in
+from parity_tests.format.selection import Cell
 from parity_tests.judge.condition import judgeable_as
 from parity_tests.judge.pair import Quantity
 from parity_tests.judge.tolerances import entry_tolerance_of, tolerance_of

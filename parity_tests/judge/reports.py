@@ -10,7 +10,7 @@ from typing import Any
 
 from backends.archives import regular_file
 from backends.schema import typed
-from parity_tests.cases.case import DTYPES
+from parity_tests.format.case import DTYPES
 from parity_tests.judge.tolerances import Tolerance, entry_tolerance_of, tolerance_of
 from parity_tests.judge.verdict import Verdict
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from attention_core.errors import PATHS
 from backends.schema import shown
-from parity_tests.cases.case import DTYPES
-from parity_tests.cases.drawn import NAMES
-from parity_tests.cases.expected import in_memory
-from parity_tests.cases.selection import Selection
 from parity_tests.cases.suite import NAMES as OPERATORS
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.case import DTYPES
+from parity_tests.format.drawn import NAMES
+from parity_tests.format.expected import in_memory
+from parity_tests.format.selection import Selection
 from parity_tests.judge.against import check_against
 from parity_tests.judge.check import Explain, job_of, known_divergences, unexplained
 from parity_tests.judge.check import check as judged

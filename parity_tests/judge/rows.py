@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from operator import itemgetter
 
-from parity_tests.cases.case import is_floating
 from parity_tests.cases.covering import LINES, name_of, named_rows
 from parity_tests.cases.design import design
-from parity_tests.cases.drawn import Drawn
+from parity_tests.format.case import is_floating
+from parity_tests.format.drawn import Drawn
 from parity_tests.judge.condition import judgeable
 
 STEADY = 1000.0

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from attention_core.operators import SPECIFICATION_VERSION
-from parity_tests.cases.call import TRAINING
-from parity_tests.cases.case import SEED, Arrays
-from parity_tests.cases.expected import files, gradients, held, in_memory, outputs
-from parity_tests.cases.selection import Cell
+from parity_tests.format.call import TRAINING
+from parity_tests.format.case import SEED, Arrays
+from parity_tests.format.expected import files, gradients, held, in_memory, outputs
+from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import judge, judge_all, judge_settings
 from parity_tests.judge.divergences import Divergence, apply
 from parity_tests.judge.question import Question, Questions

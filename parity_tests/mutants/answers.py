@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import ANSWER, Wrong, mutant
 from parity_tests.mutants.shared import GATED, NOTHING
 

@@ -12,8 +12,8 @@ from attention_core.reference import attention, local
 from attention_core.reference.arrays import align, promote
 from attention_core.reference.masking import biased, open_keys, softmax_over
 from attention_core.reference.pooling import average, pool
-from parity_tests.cases.case import Arrays, Case
-from parity_tests.cases.expected import computed_gradients, cotangents
+from parity_tests.format.case import Arrays, Case
+from parity_tests.format.expected import computed_gradients, cotangents
 from parity_tests.mutants.mutant import ANSWER, mutant
 from parity_tests.mutants.shared import NOTHING, last_positions, unscaled_part, with_parameters, with_sizes
 

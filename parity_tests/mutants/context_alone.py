@@ -9,7 +9,7 @@ import numpy as np
 from attention_core.reference.arrays import promote
 from attention_core.reference.masking import biased, open_keys
 from attention_core.reference.pooling import for_each_head, pool
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import Wrong, mutant
 from parity_tests.mutants.shared import open_to, steps_of, where_all
 

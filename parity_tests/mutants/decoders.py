@@ -10,8 +10,8 @@ from unittest import mock
 import numpy as np
 
 from attention_core.reference.arrays import promote
-from parity_tests.cases.case import Arrays, Case
 from parity_tests.cases.decoders import DECODER
+from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import Wrong, mutant
 from parity_tests.mutants.shared import unscaled_part, where_all, with_parameters, with_sizes
 

@@ -19,13 +19,13 @@ import numpy as np
 from attention_core.operators import find
 from attention_core.specification import INTEGER, Layer, Tensor
 from parity_tests.cases import covering
-from parity_tests.cases.call import SECOND, output_names
-from parity_tests.cases.case import Arrays, Case, is_floating
 from parity_tests.cases.covering import DIMENSIONS, SEARCHES, Call
-from parity_tests.cases.drawn import COUNTS, called_of, inputs_of
-from parity_tests.cases.expected import expected
-from parity_tests.cases.layouts import LAYOUTS
-from parity_tests.cases.selection import Cell
+from parity_tests.format.call import SECOND, output_names
+from parity_tests.format.case import Arrays, Case, is_floating
+from parity_tests.format.drawn import COUNTS, called_of, inputs_of
+from parity_tests.format.expected import expected
+from parity_tests.format.layouts import LAYOUTS
+from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import judge
 from parity_tests.judge.question import Question
 from parity_tests.workers.answers import Answer

@@ -10,11 +10,11 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from attention_core.operators import FILE_OF
-from parity_tests.cases.call import TRAINING
-from parity_tests.cases.case import is_floating
 from parity_tests.cases.covering import FAMILIES
-from parity_tests.cases.selection import Cell
 from parity_tests.cases.suite import NAMES
+from parity_tests.format.call import TRAINING
+from parity_tests.format.case import is_floating
+from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import compare
 from parity_tests.judge.pair import Quantity
 from parity_tests.judge.question import Question

@@ -8,7 +8,7 @@ import numpy as np
 
 from attention_core.reference.linear import feature_map, read_sums
 from attention_core.reference.memory import zero_masked
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import mutant
 from parity_tests.mutants.shared import NOTHING, where_all
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attention_core.reference.masking import attention_mask
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import INPUTS, mutant
 from parity_tests.mutants.shared import NOTHING, hides, open_to, where_all
 

@@ -12,7 +12,7 @@ from attention_core.differentiation import gradients
 from attention_core.operators.multi_head import Remaining, remaining
 from attention_core.reference.memory import Memory
 from attention_core.specification import Sizes
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import Wrong, mutant
 from parity_tests.mutants.shared import open_to, steps_of, where_all
 

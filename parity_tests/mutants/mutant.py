@@ -22,11 +22,11 @@ from unittest import mock
 import numpy as np
 
 from attention_core import reference
-from parity_tests.cases.case import Arrays, Case, is_floating
-from parity_tests.cases.expected import computed_gradients, computed_outputs, cotangents
-from parity_tests.cases.layouts import arranged
-from parity_tests.cases.selection import Cell
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.case import Arrays, Case, is_floating
+from parity_tests.format.expected import computed_gradients, computed_outputs, cotangents
+from parity_tests.format.layouts import arranged
+from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import judge
 from parity_tests.judge.question import Question
 from parity_tests.judge.verdict import Verdict

@@ -9,7 +9,7 @@ import numpy as np
 from attention_core.reference.arrays import promote
 from attention_core.reference.masking import softmax_over
 from attention_core.reference.pooling import average
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import mutant
 from parity_tests.mutants.shared import where_all
 

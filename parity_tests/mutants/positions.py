@@ -11,7 +11,7 @@ import numpy as np
 from attention_core.reference.arrays import promote
 from attention_core.reference.masking import distances
 from attention_core.reference.positions import buckets_of
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import mutant
 from parity_tests.mutants.shared import where_all
 

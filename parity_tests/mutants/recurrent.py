@@ -10,7 +10,7 @@ import numpy as np
 
 from attention_core.reference import recurrent
 from attention_core.reference.arrays import align, linear
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import mutant
 from parity_tests.mutants.shared import GATED, NOTHING, where_all, with_parameters
 

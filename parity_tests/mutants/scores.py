@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from attention_core.reference.arrays import align, promote
-from parity_tests.cases.call import SECOND
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.call import SECOND
+from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import INPUTS, mutant
 from parity_tests.mutants.shared import NOTHING, Holds, last_positions, where_all
 

@@ -11,8 +11,8 @@ from unittest import mock
 import numpy as np
 
 from attention_core.reference.masking import attention_mask
-from parity_tests.cases.call import SECOND
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.call import SECOND
+from parity_tests.format.case import Arrays, Case
 
 Holds = Callable[[Case, Arrays], bool]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attention_core.reference import training
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import INPUTS, Wrong, mutant
 from parity_tests.mutants.shared import where_all
 

@@ -10,7 +10,7 @@ import numpy as np
 from attention_core.reference.arrays import align, promote
 from attention_core.reference.encoders import embed
 from attention_core.reference.feed_forward import gelu, gelu_tanh
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import mutant
 from parity_tests.mutants.shared import where_all, with_parameters, with_sizes
 

@@ -24,8 +24,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from attention_core.operators import FILE_OF, SPECIFICATION_VERSION, find
-from parity_tests.cases.call import TRAINING
-from parity_tests.cases.selection import Cell
+from parity_tests.format.call import TRAINING
+from parity_tests.format.selection import Cell
 from parity_tests.judge.pair import Pair
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import NOT_JUDGED, RED, Verdict

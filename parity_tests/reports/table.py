@@ -19,7 +19,7 @@ from rich.text import Text
 
 from attention_core.operators import FILE_OF, find
 from attention_core.specification import Layer
-from parity_tests.cases.call import SECOND, TRAINING
+from parity_tests.format.call import SECOND, TRAINING
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.workers.answers import is_gradient

@@ -20,7 +20,7 @@ import backends
 from attention_core import reference
 from attention_core.operators import ENTRIES
 from backends import FRAMEWORKS, weights
-from parity_tests.cases.expected import programs_folder
+from parity_tests.format.expected import programs_folder
 from parity_tests.tests.places import FAKES, ROOT
 from parity_tests.tests.slow import slow
 from parity_tests.tests.structure.source import unlisted

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 
 from backends.archives import ArchiveError, foreign_arrays, regular_file
 from backends.schema import shown, typed
-from parity_tests.cases.case import Arrays, Case, is_floating
-from parity_tests.cases.selection import Cell, Selection
+from parity_tests.format.case import Arrays, Case, is_floating
+from parity_tests.format.selection import Cell, Selection
 from parity_tests.vectors.description import GRADIENT, quantity_name
 from parity_tests.vectors.export import INDEX, Index, exportable
 from parity_tests.workers.answers import Answer

@@ -11,9 +11,9 @@ import numpy as np
 
 from attention_core.operators import ENTRIES, find
 from attention_core.specification import Layer, Operator, Parameter, Tensor, pattern
-from parity_tests.cases.call import EARLIER, OPTIMISERS, read_by
-from parity_tests.cases.call import STEPS as ADDED
-from parity_tests.cases.case import Case, epsilon, is_floating, least_normal
+from parity_tests.format.call import EARLIER, OPTIMISERS, read_by
+from parity_tests.format.call import STEPS as ADDED
+from parity_tests.format.case import Case, epsilon, is_floating, least_normal
 from parity_tests.judge.pair import Quantity
 from parity_tests.judge.question import Question
 from parity_tests.workers.answers import is_gradient

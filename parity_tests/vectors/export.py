@@ -14,10 +14,10 @@ from typing import Any, Literal
 from attention_core.operators import SPECIFICATION_VERSION
 from backends.archives import pack_arrays
 from backends.files import write_file
-from parity_tests.cases.call import TRAINING, output_names
-from parity_tests.cases.case import SEED, Arrays, Case
-from parity_tests.cases.expected import cotangents
-from parity_tests.cases.selection import Cell, Selection
+from parity_tests.format.call import TRAINING, output_names
+from parity_tests.format.case import SEED, Arrays, Case
+from parity_tests.format.expected import cotangents
+from parity_tests.format.selection import Cell, Selection
 from parity_tests.judge.question import Question
 from parity_tests.vectors.description import answer_name, description, stored
 from parity_tests.vectors.onnx import node_test

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attention_core import reference
-from parity_tests.cases.case import Arrays, Case
+from parity_tests.format.case import Arrays, Case
 from parity_tests.judge.compare import compare
 from parity_tests.judge.question import Question
 from parity_tests.judge.verdict import Verdict

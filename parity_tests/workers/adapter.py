@@ -15,7 +15,7 @@ from typing import Any
 from attention_core.operators import LAYERS, find
 from attention_core.specification import Layer
 from backends import FRAMEWORKS
-from parity_tests.cases.drawn import inputs_of
+from parity_tests.format.drawn import inputs_of
 from parity_tests.workers.environment import requirements_of
 
 CALLED = ("forward", "call", "__call__")

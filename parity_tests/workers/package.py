@@ -16,7 +16,7 @@ import numpy as np
 from attention_core.errors import dtype_name
 from attention_core.specification import FLOATING
 from backends import read_requirements
-from parity_tests.cases.call import (
+from parity_tests.format.call import (
     bind,
     layer_called,
     layer_of,
@@ -24,7 +24,7 @@ from parity_tests.cases.call import (
     repeated,
     train,
 )
-from parity_tests.cases.layouts import arranged
+from parity_tests.format.layouts import arranged
 
 Arrays = dict[str, np.ndarray]
 Given = Mapping[str, np.ndarray]

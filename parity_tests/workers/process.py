@@ -21,9 +21,9 @@ import backends
 import parity_tests
 from backends.archives import ArchiveError, unpack_arrays
 from backends.schema import SchemaError, shown, typed
-from parity_tests.cases.expected import CACHE, programs_folder
-from parity_tests.cases.selection import Cell
 from parity_tests.folders import Folder
+from parity_tests.format.expected import CACHE, programs_folder
+from parity_tests.format.selection import Cell
 from parity_tests.workers.answers import Answer, AnswerStatus, harmless
 from parity_tests.workers.environment import environment
 from parity_tests.workers.keeper import LIFELINE

@@ -15,10 +15,10 @@ from attention_core.operators import SPECIFICATION_VERSION
 from backends import FRAMEWORKS
 from backends.archives import ArchiveError, load_archive, pack_arrays, save_arrays, unpack_arrays
 from backends.schema import SchemaError
-from parity_tests.cases.case import DTYPES, MIXED, SEED, Arrays, Case
-from parity_tests.cases.expected import cotangents
-from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import NAMES
+from parity_tests.format.case import DTYPES, MIXED, SEED, Arrays, Case
+from parity_tests.format.expected import cotangents
+from parity_tests.format.selection import Cell, Selection
 from parity_tests.workers.answers import MISSING, RECORDED, UNANSWERED, Answer
 
 RECORDING = "recording"

@@ -52,7 +52,7 @@ from attention_core import reference
 from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.operators.training import UPDATES
 from attention_core.specification import Layer
-from parity_tests.cases.call import (
+from parity_tests.format.call import (
     LISTS,
     SECOND,
     Function,
@@ -61,8 +61,8 @@ from parity_tests.cases.call import (
     repeated,
     with_losses,
 )
-from parity_tests.cases.drawn import called_of, inputs_of
-from parity_tests.cases.layouts import arranged
+from parity_tests.format.drawn import called_of, inputs_of
+from parity_tests.format.layouts import arranged
 from parity_tests.workers.adapter import adapters
 from parity_tests.workers.package import Arrays, Backend, Cell, Given, Outputs, Package, known, quantities
 

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from attention_core.operators import SPECIFICATION_VERSION
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
 from parity_tests.cli.check import request_of
 from parity_tests.conversion.conversion import Conversion
+from parity_tests.format.selection import select
 from parity_tests.judge.check import check as judge
 from parity_tests.judge.divergences import Divergence, DivergenceError, load_divergences
 from parity_tests.judge.request import Request

@@ -14,9 +14,10 @@ from attention_core import reference
 from attention_core.draws import uniform
 from attention_core.operators import LAYERS
 from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION, remaining
-from parity_tests.cases.call import STEPS
-from parity_tests.cases.expected import build_reference, outputs
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.call import STEPS
+from parity_tests.format.expected import build_reference, outputs
+from parity_tests.format.selection import select
 from parity_tests.tests.attention_core.layers import filled
 from parity_tests.tests.attention_core.linear import by_weights
 

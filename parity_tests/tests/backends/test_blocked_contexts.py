@@ -10,7 +10,8 @@ import pytest
 from attention_core.draws import uniform
 from attention_core.operators import LAYERS
 from attention_core.specification import Layer
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.selection import select
 from parity_tests.tests.backends.blocks import Ways, assert_close, by_blocks, on_path, plainly
 
 pytestmark = pytest.mark.implements("blocked/dot_product.py")

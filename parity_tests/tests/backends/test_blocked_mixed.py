@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from backends.archives import unpack_arrays
-from parity_tests.cases.case import MIXED
-from parity_tests.cases.selection import Cell
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.case import MIXED
+from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import judge
 from parity_tests.judge.question import Question
 from parity_tests.tests.backends.blocks import on_path

@@ -12,10 +12,10 @@ import pytest
 from attention_core import errors
 from attention_core.operators import find
 from attention_core.specification import Layer, Operator
-from parity_tests.cases.call import EARLIER, LISTS, bind, layer_called
-from parity_tests.cases.case import Case
 from parity_tests.cases.covering import TRANSFORMERS
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.call import EARLIER, LISTS, bind, layer_called
+from parity_tests.format.case import Case
 
 CASES: dict[tuple[str, str], Case] = {}
 for _case in all_cases():

@@ -21,11 +21,11 @@ from attention_core.draws import uniform
 from attention_core.errors import OptionError, TokenError
 from backends import jax as attention
 from backends.jax import masking, recurrent, runtime
-from parity_tests.cases.call import bind
-from parity_tests.cases.case import Case
-from parity_tests.cases.expected import cotangents, gradients, programs_folder
-from parity_tests.cases.selection import cells_of
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.call import bind
+from parity_tests.format.case import Case
+from parity_tests.format.expected import cotangents, gradients, programs_folder
+from parity_tests.format.selection import cells_of, select
 from parity_tests.judge.compare import judge_all
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import run
@@ -332,8 +332,9 @@ print(*(f"{array.dtype}{array.shape}".replace(" ", "") for array in found))
 # ------------------------------------------------------------------------------------------------ devices
 
 ON_ANOTHER = """
-from parity_tests.cases.suite import all_cases, select
-from parity_tests.cases.call import bind
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.call import bind
+from parity_tests.format.selection import select
 from parity_tests.workers.target import opened
 
 backend = opened("backends.jax", "cpu:1")

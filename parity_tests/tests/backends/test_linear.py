@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.selection import select
 from parity_tests.tests.attention_core.linear import by_weights
 
 

@@ -14,10 +14,11 @@ import pytest
 import backends
 from attention_core.draws import uniform
 from attention_core.operators import FILE_OF, LAYERS
-from parity_tests.cases.call import bind
-from parity_tests.cases.case import Case
-from parity_tests.cases.expected import cotangents
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.call import bind
+from parity_tests.format.case import Case
+from parity_tests.format.expected import cotangents
+from parity_tests.format.selection import select
 from parity_tests.tests.backends.blocks import on_path
 
 CASES = {case.id: case for case in all_cases()}

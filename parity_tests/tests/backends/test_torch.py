@@ -17,8 +17,9 @@ from click.testing import CliRunner
 from attention_core.draws import uniform
 from backends import torch as attention
 from backends.torch import arrays, runtime
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
 from parity_tests.cli.main import main
+from parity_tests.format.selection import select
 from parity_tests.tests.places import ROOT
 from parity_tests.third_party.attention import torch as third_party
 

@@ -23,11 +23,11 @@ from parity_tests.behaviour.classify import Answer
 from parity_tests.behaviour.findings import changes, merged
 from parity_tests.behaviour.page import ABSENT, SECTIONS, Convention, Section, conventions, disagreement, page
 from parity_tests.behaviour.questions import questions_for
-from parity_tests.cases.case import FULL, Case
-from parity_tests.cases.expected import expected
-from parity_tests.cases.selection import Cell, cells_of
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.behaviour import command
+from parity_tests.format.case import FULL, Case
+from parity_tests.format.expected import expected
+from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge import check
 from parity_tests.judge.check import KNOWN
 from parity_tests.judge.divergences import load_divergences

@@ -17,12 +17,14 @@ from attention_core.operators.translation import TRANSLATORS
 from attention_core.specification import Layer, Operator
 from parity_tests.cases import covering, design
 from parity_tests.cases.attention import LARGE, WITHOUT_LARGE
-from parity_tests.cases.call import STEPS, TRAINING, bind
-from parity_tests.cases.case import DTYPES, FULL, Case, epsilon, first_steady, is_floating, steady
 from parity_tests.cases.decoders import DECODER
-from parity_tests.cases.drawn import called_of
-from parity_tests.cases.expected import build_reference, expected, gradients, outputs
-from parity_tests.cases.suite import all_cases, seeded, select
+from parity_tests.cases.seeds import first_steady, steady
+from parity_tests.cases.suite import all_cases, seeded
+from parity_tests.format.call import STEPS, TRAINING, bind
+from parity_tests.format.case import DTYPES, FULL, Case, epsilon, is_floating
+from parity_tests.format.drawn import called_of
+from parity_tests.format.expected import build_reference, expected, gradients, outputs
+from parity_tests.format.selection import select
 from parity_tests.judge.condition import judgeable_as
 from parity_tests.translation.corpus import read_corpus
 
@@ -169,7 +171,7 @@ def test_every_option_and_optional_input_has_a_case_that_notices_it(entry: Opera
 
 @pytest.mark.parametrize("case", [case for case in CASES if seeded(case, 1)], ids=lambda case: case.id)
 def test_rounding_cannot_decide_a_token_a_choice_or_a_window(case: Case):
-    """Where it can, the message names a seed for `parity_tests.cases.case.SEEDS` with which it cannot."""
+    """Where it can, the message names a seed for `parity_tests.cases.seeds.SEEDS` with which it cannot."""
     if not steady(case):
         raise AssertionError(f"seed {first_steady(lambda seed: seeded(case, seed))[0]} would do")
 

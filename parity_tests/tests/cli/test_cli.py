@@ -18,10 +18,10 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 import backends
-from parity_tests.cases.selection import cells_of
-from parity_tests.cases.suite import NAMES, all_cases, select
+from parity_tests.cases.suite import NAMES, all_cases
 from parity_tests.cli import terminal
 from parity_tests.cli.main import main
+from parity_tests.format.selection import cells_of, select
 from parity_tests.judge.run import Run, batches_of, dealt, run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import MOST_ROWS, reproduce, rows

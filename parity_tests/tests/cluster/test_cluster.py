@@ -16,14 +16,14 @@ import pytest
 
 from parity_tests.behaviour import findings
 from parity_tests.behaviour.page import page
-from parity_tests.cases.case import FULL
-from parity_tests.cases.selection import Cell, cells_of
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
 from parity_tests.cluster import campaign as campaigns
 from parity_tests.cluster import crew, worker
 from parity_tests.cluster.behaviour import targets_of
 from parity_tests.cluster.campaign import ClusterCampaign, Log, LogError, pending
 from parity_tests.cluster.client import Cluster
+from parity_tests.format.case import FULL
+from parity_tests.format.selection import Cell, cells_of, select
 from parity_tests.fuzz.campaign import Campaign
 from parity_tests.judge import run as running
 from parity_tests.judge.run import Run, run

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from attention_core.draws import uniform
 from attention_core.operators import find
 from backends.weights.configs import layer_named
-from parity_tests.cases.expected import programs_folder
 from parity_tests.cli.main import main
 from parity_tests.conversion.conversion import is_numbered
 from parity_tests.conversion.validation import Side, validate
+from parity_tests.format.expected import programs_folder
 from parity_tests.judge.run import Run
 from parity_tests.third_party import layers
 from parity_tests.workers.environment import environment

@@ -14,10 +14,10 @@ import pytest
 import backends
 from attention_core.draws import uniform
 from backends import weights
-from parity_tests.cases.case import Arrays
 from parity_tests.conversion import conversion
 from parity_tests.conversion.conversion import Move
 from parity_tests.conversion.validation import validate
+from parity_tests.format.case import Arrays
 from parity_tests.judge.run import Run
 from parity_tests.tests.conversion.conversions import (
     HEADS,

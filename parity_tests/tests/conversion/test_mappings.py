@@ -10,9 +10,6 @@ import pytest
 
 from attention_core.operators import find
 from backends import weights
-from parity_tests.cases.case import FULL
-from parity_tests.cases.expected import in_memory
-from parity_tests.cases.selection import cells_of
 from parity_tests.conversion.validation import (
     MOST_ENTRIES,
     Side,
@@ -21,6 +18,9 @@ from parity_tests.conversion.validation import (
     validation_cases,
     with_parameters,
 )
+from parity_tests.format.case import FULL
+from parity_tests.format.expected import in_memory
+from parity_tests.format.selection import cells_of
 from parity_tests.judge.run import Run
 from parity_tests.tests.conversion.conversions import HEADS, SQUARE, drawn, failures, job, of, swapped, validated
 from parity_tests.third_party import layers

@@ -17,11 +17,12 @@ import backends
 from attention_core.operators import FILE_OF, find
 from attention_core.specification import INTEGER, Layer
 from parity_tests.cases import covering, suite
-from parity_tests.cases import expected as reference
-from parity_tests.cases.case import FULL, least_normal
 from parity_tests.cases.covering import FAMILIES, Call, is_forward
 from parity_tests.cases.draw import FAMILY, HIDDEN, draw
-from parity_tests.cases.drawn import (
+from parity_tests.cli.main import main
+from parity_tests.format import expected as reference
+from parity_tests.format.case import FULL, least_normal
+from parity_tests.format.drawn import (
     LEAST,
     LENGTHS,
     NAMES,
@@ -33,9 +34,8 @@ from parity_tests.cases.drawn import (
     methods_of,
     parsed,
 )
-from parity_tests.cases.layouts import LAYOUTS
-from parity_tests.cases.selection import cells_of
-from parity_tests.cli.main import main
+from parity_tests.format.layouts import LAYOUTS
+from parity_tests.format.selection import cells_of
 from parity_tests.fuzz.campaign import Campaign, Server
 from parity_tests.fuzz.shrink import shrink
 from parity_tests.judge.condition import DTYPES, judgeable

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from parity_tests.cases.selection import cells_of
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.selection import cells_of, select
 from parity_tests.judge.check import name_of
 from parity_tests.judge.drawn_cells import DRAWN
 from parity_tests.tests.commands import invoke, squeezed

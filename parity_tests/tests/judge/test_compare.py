@@ -14,9 +14,9 @@ from rich.console import Console
 
 from attention_core import reference
 from backends.archives import unpack_arrays
-from parity_tests.cases.expected import cotangents
-from parity_tests.cases.selection import Cell, cells_of
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.expected import cotangents
+from parity_tests.format.selection import Cell, cells_of, select
 from parity_tests.judge.compare import compare, judge, judge_all, judge_settings
 from parity_tests.judge.divergences import Divergence, apply, load_divergences
 from parity_tests.judge.pair import Quantity

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from parity_tests.cases.case import FULL
-from parity_tests.cases.drawn import Drawn, parsed
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.case import FULL
+from parity_tests.format.drawn import Drawn, parsed
 from parity_tests.judge.condition import judgeable
 from parity_tests.judge.drawn_cells import DRAWN, Abilities, may_match, release_cases, release_seed
 from parity_tests.tests.commands import invoke, squeezed

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from parity_tests.cases.selection import cells_of
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.selection import cells_of, select
 from parity_tests.judge.run import CacheError, run
 from parity_tests.tests.commands import squeezed
 from parity_tests.tests.judge.sources import SOFTMAX, WRITTEN, WRONG, Check, pytest_run
@@ -26,9 +26,10 @@ FORGING = """
 import os
 from backends import save_arrays
 from backends import unpack_arrays
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
 from parity_tests.judge.verdict import Verdict
-from parity_tests.cases.expected import computed_outputs, files
+from parity_tests.format.expected import computed_outputs, files
+from parity_tests.format.selection import select
 
 os.environ["ATTENTION_PARITY_CACHE"] = {cache!r}
 for case in select(all_cases(), {pattern!r}):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from parity_tests.cases.selection import cells_of
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.selection import cells_of, select
 from parity_tests.tests.judge.sources import ENTRY, pytest_run
 
 pytestmark = pytest.mark.once

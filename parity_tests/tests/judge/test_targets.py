@@ -14,9 +14,9 @@ import pytest
 import backends
 from backends import FRAMEWORKS
 from backends.archives import unpack_arrays
-from parity_tests.cases.case import Case
-from parity_tests.cases.selection import Cell, cells_of
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.case import Case
+from parity_tests.format.selection import Cell, cells_of, select
 from parity_tests.judge.check import is_registered, required
 from parity_tests.judge.compare import judge_all
 from parity_tests.judge.question import Questions

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from parity_tests.cases.call import JUDGED_STEPS, output_names
-from parity_tests.cases.case import Case, is_floating
-from parity_tests.cases.expected import expected
-from parity_tests.cases.selection import Selection
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.call import JUDGED_STEPS, output_names
+from parity_tests.format.case import Case, is_floating
+from parity_tests.format.expected import expected
+from parity_tests.format.selection import Selection, select
 from parity_tests.judge import tolerances
 from parity_tests.judge.tolerances import Calibration, Tolerance, entry_tolerance_of, tolerance_of
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from parity_tests.cases.case import DTYPES
-from parity_tests.cases.selection import Cell, Selection, cells_of
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.case import DTYPES
+from parity_tests.format.selection import Cell, Selection, cells_of
 from parity_tests.mutants.derived import Derived, derived, killers
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import Outcome, attempt, judged

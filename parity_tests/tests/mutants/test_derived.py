@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from parity_tests.cases import covering
-from parity_tests.cases.case import DTYPES
 from parity_tests.cases.covering import DIMENSIONS
-from parity_tests.cases.selection import cells_of
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.case import DTYPES
+from parity_tests.format.selection import cells_of
 from parity_tests.mutants.derived import Derived, derived
 from parity_tests.tests.commands import invoke
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from attention_core import reference
-from parity_tests.cases.call import TRAINING
-from parity_tests.cases.case import Arrays, Case
-from parity_tests.cases.selection import Cell, Selection, core
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.call import TRAINING
+from parity_tests.format.case import Arrays, Case
+from parity_tests.format.selection import Cell, Selection, core
 from parity_tests.judge import compare
 from parity_tests.judge.compare import CELL_CHECKS, CHECKS, judge_all
 from parity_tests.judge.question import Questions

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from parity_tests.cases.case import is_floating
-from parity_tests.cases.expected import expected
-from parity_tests.cases.selection import Cell, Selection
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.case import is_floating
+from parity_tests.format.expected import expected
+from parity_tests.format.selection import Cell, Selection
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import Run, conclude
 from parity_tests.mutants.explain import explained

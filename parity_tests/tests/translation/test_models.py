@@ -15,7 +15,7 @@ import backends
 from attention_core.errors import OptionError
 from attention_core.operators.translation import DECODERS
 from backends.archives import ArchiveError
-from parity_tests.cases.call import JUDGED_STEPS
+from parity_tests.format.call import JUDGED_STEPS
 from parity_tests.tests.translation.translators import EPOCH, PAIRS, differences, small
 from parity_tests.translation import bleu, corpus
 from parity_tests.translation.comparison import CLOSE, compare

@@ -18,10 +18,10 @@ from attention_core.operators import ENTRIES
 from backends.archives import load_arrays
 from backends.schema import typed
 from parity_tests import assert_parity
-from parity_tests.cases.call import OPTIMISERS
-from parity_tests.cases.case import Arrays
-from parity_tests.cases.selection import Cell
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.call import OPTIMISERS
+from parity_tests.format.case import Arrays
+from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import compare
 from parity_tests.judge.question import Question
 from parity_tests.judge.verdict import Verdict

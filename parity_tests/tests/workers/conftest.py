@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import backends
-from parity_tests.cases.selection import Selection
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.selection import Selection
 from parity_tests.workers.process import Job, Progress, record
 from parity_tests.workers.recordings import Batch, Recording, batch_of
 

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.archives import ArchiveError, load_archive, save_arrays
-from parity_tests.cases.case import Case
-from parity_tests.cases.selection import Cell, Selection
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.case import Case
+from parity_tests.format.selection import Cell, Selection, select
 from parity_tests.tests.commands import invoke
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.workers.comparisons import CELL, compared, refused

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from parity_tests.cases.selection import cells_of
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
 from parity_tests.cli.terminal import signals
+from parity_tests.format.selection import cells_of, select
 from parity_tests.judge.divergences import Divergence
 from parity_tests.judge.run import run
 from parity_tests.tests.places import FAKES, ROOT
@@ -113,7 +113,7 @@ def test_workers_end_with_a_judge_that_is_killed(start, running, fault: str, cou
 
 
 def test_the_reference_is_not_computed_for_a_run_that_shall_stop(fake_job, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr("parity_tests.cases.expected.expected")
+    monkeypatch.delattr("parity_tests.format.expected.expected")
     recorder = partial(record, stopped=lambda: True)
     cells = cells_of(select(all_cases(), "dot_score-*"), ["float64"])
     outcome = run(cells, [fake_job()], recorder=recorder, stopped=lambda: True)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from parity_tests.cases.selection import cells_of
-from parity_tests.cases.suite import all_cases, select
+from parity_tests.cases.suite import all_cases
+from parity_tests.format.selection import cells_of, select
 from parity_tests.judge.compare import judge
 from parity_tests.judge.question import Question
 from parity_tests.workers.process import KEPT_BYTES, MOST_RESTARTS, Job, record

@@ -17,10 +17,10 @@ import pytest
 from attention_core.operators import SPECIFICATION_VERSION
 from backends import FRAMEWORKS
 from backends.archives import save_arrays
-from parity_tests.cases.case import DTYPES, SEED
-from parity_tests.cases.expected import programs_folder
-from parity_tests.cases.selection import Selection
 from parity_tests.cases.suite import all_cases
+from parity_tests.format.case import DTYPES, SEED
+from parity_tests.format.expected import programs_folder
+from parity_tests.format.selection import Selection
 from parity_tests.judge.divergences import Divergence, apply
 from parity_tests.judge.verdict import Verdict
 from parity_tests.tests.commands import invoke, squeezed

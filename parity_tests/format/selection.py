@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from parity_tests.cases.call import TRAINING
-from parity_tests.cases.case import DTYPES, MIXED, Case
-from parity_tests.cases.suite import select
+from parity_tests.format.call import TRAINING
+from parity_tests.format.case import DTYPES, MIXED, Case
 
 
 class Cell(NamedTuple):
@@ -31,7 +31,16 @@ def cells_of(cases: Iterable[Case], dtypes: Iterable[str]) -> list[Cell]:
     return [Cell(case, dtype) for dtype in dtypes for case in cases if case.has(dtype)]
 
 
-CORE = Path(__file__).with_name("core.txt")
+def select(cases: Sequence[Case], pattern: str | None = None, operators: Sequence[str] | None = None) -> list[Case]:
+    """The cases whose id matches the pattern (with * and ?) and whose operator is among those given."""
+    return [
+        case
+        for case in cases
+        if (pattern is None or fnmatchcase(case.id, pattern)) and (not operators or case.operator in operators)
+    ]
+
+
+CORE = Path(__file__).parents[1] / "cases" / "core.txt"
 """The names of the cells of the core, a line each; `python -m parity_tests.mutants.core` writes them."""
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from attention_core import draws, reference
 from attention_core.operators import LAYERS, OPERATORS, find
 from attention_core.specification import Layer, Operator, Option, Tensor
-from parity_tests.cases.call import STEPS, first_of, read_by
+from parity_tests.format.call import STEPS, first_of, read_by
 
 Arrays = dict[str, np.ndarray]
 
@@ -117,7 +117,7 @@ class Drawn:
     hidden: the number, as text, in hidden keys, values, scores and steps.
     pattern: the pattern of floating numbers, of PATTERNS; if left out, independent and around 0.
     lens: the pattern of lengths, of LENGTHS; if left out, arbitrary, some below 0 and beyond the end.
-    layouts: memory layouts by argument, of `parity_tests.cases.layouts`.
+    layouts: memory layouts by argument, of `parity_tests.format.layouts`.
     shared: arguments that are the same array as the keys.
     twice: whether to make two calls, with different numbers, before differentiating either.
     forward: whether to compute outputs only, and no gradients.

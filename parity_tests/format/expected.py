@@ -19,8 +19,18 @@ from attention_core.differentiation import gradients as complex_step
 from attention_core.operators import find
 from attention_core.specification import Layer
 from backends.archives import ArchiveError, load_arrays, pack_arrays, save_arrays
-from parity_tests.cases.call import SECOND, STEPS, Function, bind, layer_called, layer_of, output_names, repeated, train
-from parity_tests.cases.case import Arrays, Case, computed_in, is_floating
+from parity_tests.format.call import (
+    SECOND,
+    STEPS,
+    Function,
+    bind,
+    layer_called,
+    layer_of,
+    output_names,
+    repeated,
+    train,
+)
+from parity_tests.format.case import Arrays, Case, computed_in, is_floating
 
 CACHE = "ATTENTION_PARITY_CACHE"
 """The environment variable with the folder of the cache; workers do not get it."""

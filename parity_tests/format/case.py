@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from attention_core import draws, reference
+from attention_core import draws
 from attention_core.errors import dtype_name
 from attention_core.operators import find
 from attention_core.specification import FLOATING, Layer, Operator, Tensor
-from parity_tests.cases.call import bind, output_names
-from parity_tests.cases.drawn import Drawn, center_of
+from parity_tests.format.drawn import Drawn, center_of
 
 Arrays = dict[str, np.ndarray]
 Sizes = Mapping[str, int]
@@ -34,7 +33,7 @@ SEED = 0
 class Case:
     """One call: what it shows, the layer's constructor arguments and method, the options, the arrays, and the dtypes.
 
-    layouts: memory layout of arguments by name (`parity_tests.cases.layouts`); C order if not named.
+    layouts: memory layout of arguments by name (`parity_tests.format.layouts`); C order if not named.
     shared: arguments that are the same array as another one, by its name; they are not among the inputs.
     twice: whether to make two calls before differentiating either; the second takes the inputs named second.* instead.
     again: the id of a case with the same inputs, whose outputs must be the same bits.
@@ -103,68 +102,6 @@ def epsilon(dtype: str) -> float:
 def least_normal(dtype: str) -> float:
     """The smallest normal number of the dtype; smaller ones may be flushed to 0."""
     return float(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
-
-
-# Cases whose seed is not the first one: with it, rounding cannot change a token, a choice or a window (`first_steady`).
-SEEDS = {
-    "LocalAttention-predictive_open": 9,
-    "BahdanauDecoder-greedy": 5,
-    "BahdanauDecoder-greedy_long": 5,
-    "LuongDecoder-greedy_long": 4,
-    "LuongDecoder-greedy_predictive": 7,
-    "FixedContextDecoder-greedy": 5,
-    "FixedContextDecoder-beam": 10,
-    "FixedContextDecoder-beam_penalty": 10,
-    "TransformerDecoder-greedy": 4,
-    "TransformerDecoder-beam": 4,
-    "TransformerTranslator-greedy": 4,
-    "TransformerTranslator-beam": 5,
-    "Translator-greedy": 9,
-    "Translator-beam": 5,
-    "Translator-beam_penalty": 2,
-    "Translator-sentences_greedy": 16,
-    "Translator-sentences_paper": 18,
-}
-
-
-def discrete(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
-    """The discrete part of the outputs: whole numbers, and which weights are 0."""
-    layer = getattr(reference, case.operator)(**case.config)
-    reference.set_parameters(layer, parameters)
-    results = bind(reference, case.operator, case.method, case.options)(layer, **inputs)
-    outputs = dict(zip(output_names(case.operator, case.method, case.options), map(np.asarray, results), strict=True))
-    whole = {name: array for name, array in outputs.items() if not is_floating(array)}
-    return {**whole, **{name: array == 0.0 for name, array in outputs.items() if name == "weights"}}
-
-
-def steady(case: Case, times: int = 4) -> bool:
-    """Whether the discrete outputs stay the same when inputs and parameters change by more than rounding.
-
-    Decoded sequences must also end at different steps.
-    """
-    size = 2.0**-5 if "bfloat16" in case.dtypes else 1e-3
-
-    def moved(name: str, array: np.ndarray, time: int) -> np.ndarray:
-        factor = 1.0 + draws.uniform(f"moved/{name}", array.shape, size, time)
-        return array * factor if is_floating(array) else array
-
-    plain = discrete(case, case.inputs, case.parameters)
-    if "lengths" in plain and len(np.unique(plain["lengths"])) == 1:
-        return False
-    for time in range(1, times + 1):
-        arrays = ({k: moved(k, v, time) for k, v in part.items()} for part in (case.inputs, case.parameters))
-        if any(not np.array_equal(plain[name], other) for name, other in discrete(case, *arrays).items()):
-            return False
-    return True
-
-
-def first_steady(made: Callable[[int], Case], most: int = 400) -> tuple[int, Case]:
-    """The first seed that makes a steady case, and the case: the seed in SEEDS first, then 1, 2, ..."""
-    for seed in (SEEDS.get(made(1).id, 1), *range(1, most + 1)):
-        case = made(seed)
-        if steady(case):
-            return seed, case
-    raise AssertionError(f"{case.id}: no seed up to {most} makes a case that rounding cannot change")
 
 
 def drawn(tensor: Tensor, sizes: Sizes, label: str, heads: bool = False, bound: float = 1.0) -> np.ndarray:
