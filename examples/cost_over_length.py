@@ -1,4 +1,4 @@
-"""Self-attention against a feed-forward network over the length: `python examples/cost_over_length.py torch 4096`.
+"""Self-attention against a feed-forward network over the length: `python -m examples.cost_over_length torch 4096`.
 
 Of n steps with d features, self-attention multiplies and adds 4 n d² times for its projections and 2 n² d times for
 scores and context; a network of 4 d hidden features 8 n d² times. They are equal at n = 2 d. Prints the time of a
@@ -17,7 +17,7 @@ import numpy as np
 
 import backends
 from attention_core.draws import uniform
-from parity_tests.bench.measure import interleave, median, ratios, taken
+from benchmarks.measure import interleave, median, ratios, taken
 
 FEATURES, HEADS = 256, 4
 LAYERS: dict[str, dict[str, int]] = {

@@ -1,4 +1,4 @@
-"""Attention for long inputs beside full attention: `python examples/long_inputs.py torch 16384`.
+"""Attention for long inputs beside full attention: `python -m examples.long_inputs torch 16384`.
 
 Prints milliseconds and MiB of a training step (outputs and all gradients) of self-attention in each form, over the
 length: full attention, which compares every pair of steps; linear attention, which adds up features of the keys, causal
@@ -19,7 +19,7 @@ import numpy as np
 
 import backends
 from attention_core.draws import uniform
-from parity_tests.bench.measure import median, taken, wall
+from benchmarks.measure import median, taken, wall
 
 HEADS, FEATURES, RANK, STRIDE, SEGMENT = 4, 64, 64, 4, 128
 SHORTEST, ROUNDS = 256, 5

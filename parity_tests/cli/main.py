@@ -11,13 +11,13 @@ from typing import Any
 import click
 
 from parity_tests.cli.behaviour import command as behaviour
-from parity_tests.cli.bench import bench
 from parity_tests.cli.check import check, verify
 from parity_tests.cli.compare_trainings import compare_trainings
 from parity_tests.cli.convert import convert
 from parity_tests.cli.export import export
 from parity_tests.cli.fuzz import fuzz_backends
 from parity_tests.cli.mutate import mutate
+from parity_tests.cli.options import SETTINGS
 from parity_tests.cli.run import compare, record_one, run
 from parity_tests.cli.show import calibrate, diff, list_backends, list_operators, print_operators, show
 from parity_tests.cli.translate import translate
@@ -78,7 +78,7 @@ class Commands(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Commands, context_settings=SETTINGS)
 @click.version_option(package_name="attention-parity")
 def main() -> None:
     """Test implementations of attention against one specification, to within rounding error.
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 JUDGING = (run, check, verify, record_one, export, compare, fuzz_backends, mutate)
-OTHERS = (bench, behaviour, convert, translate, list_backends, list_operators, show, diff, print_operators, calibrate)
+OTHERS = (behaviour, convert, translate, list_backends, list_operators, show, diff, print_operators, calibrate)
 
 translate.add_command(compare_trainings)
 for command in (*JUDGING, *OTHERS):

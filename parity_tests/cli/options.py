@@ -20,6 +20,9 @@ from parity_tests.format.case import DTYPES, FULL, MIXED
 from parity_tests.judge.request import DEVICE
 from parity_tests.workers.environment import PATH
 
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""The settings of every command line."""
+
 
 @add_completion_class
 class Fish(FishComplete):
@@ -40,9 +43,9 @@ complete_backend = completing(registry.available)
 complete_case = completing(lambda: [case.id for case in all_cases(trained=True)])
 
 
-def examples(*lines: str) -> str:
+def examples(*lines: str, program: str = "attention-parity") -> str:
     """The epilog of a command's help."""
-    return "\b\nExamples:\n" + "\n".join(f"  attention-parity {line}" for line in lines)
+    return "\b\nExamples:\n" + "\n".join(f"  {program} {line}" for line in lines)
 
 
 class CommaList(click.ParamType):

@@ -49,10 +49,10 @@ PARTS = ("start", "compile", "cells")
 """What a worker's time consists of (`split_seconds`)."""
 
 
-def render(template: str, **context: Any) -> str:
-    """A page from a template of this folder, with the style sheet and the date."""
+def render(template: Path, **context: Any) -> str:
+    """Return a page from a template, with the style sheet and the date. It may extend a template of this folder."""
     environment = Environment(
-        loader=FileSystemLoader(FOLDER),
+        loader=FileSystemLoader((FOLDER, template.parent)),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -61,7 +61,7 @@ def render(template: str, **context: Any) -> str:
     environment.filters["breakable"] = breakable
     styles = Markup((FOLDER / "report.css").read_text(encoding="utf-8"))
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return environment.get_template(template).render(styles=styles, made=made, **context)
+    return environment.get_template(template.name).render(styles=styles, made=made, **context)
 
 
 def page(run: Run) -> str:
@@ -72,7 +72,7 @@ def page(run: Run) -> str:
     groups = red_groups(run)
     first = [group for group in groups[:MOST_RED] if group.verdicts[0].against == "reference"][:MOST_FIRST]
     return render(
-        "report.html",
+        FOLDER / "report.html",
         outcome=summary(run).plain.partition(" ")[0].rstrip(":"),
         summary=summary(run).plain.partition(" ")[2].strip(),
         facts=facts(run),

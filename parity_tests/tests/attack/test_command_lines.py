@@ -36,7 +36,7 @@ def test_an_empty_value_is_refused(names: tuple[str, ...], flag: str):
 
 
 @pytest.mark.parametrize("value", [",", "torch,", ",torch", "torch,,tf"])
-@pytest.mark.parametrize("line", ["run --backend", "fuzz --examples 1 --operator", "run --dtype", "bench --item"])
+@pytest.mark.parametrize("line", ["run --backend", "fuzz --examples 1 --operator", "run --dtype", "benchmarks --item"])
 def test_a_list_with_an_empty_name_is_refused(line: str, value: str):
     result = invoke(*line.split(), value)
     assert result.exit_code == 2 and "has an empty name" in squeezed(result), result.output

@@ -13,15 +13,14 @@ import pytest
 import backends
 from parity_tests.cli import paths
 from parity_tests.cli.check import Target
-from parity_tests.cli.main import main
 from parity_tests.tests.attack.mutations import KINDS
 from parity_tests.tests.attack.odd import ODD
-from parity_tests.tests.commands import commands, invoke, squeezed
+from parity_tests.tests.commands import COMMANDS, invoke, squeezed
 
 
 def options_of(kind: type[click.ParamType]) -> Iterator[tuple[tuple[str, ...], click.Parameter]]:
     """Every option and argument of that kind, with the names of its command."""
-    for names, command in commands(main):
+    for names, command in COMMANDS.items():
         for option in command.params:
             if isinstance(option.type, kind):
                 yield names, option
@@ -46,15 +45,15 @@ def test_every_option_that_names_a_file_is_of_these_kinds():
     """What is left are the interpreter of a target, and what `convert`, `compare` and `translate` read themselves."""
     others = {
         label((names, option))
-        for names, command in commands(main)
+        for names, command in COMMANDS.items()
         for option in command.params
         if isinstance(option.type, (click.Path, click.File)) and option.name not in ("python", "corpus")
     }
     assert others <= {"convert file", "compare --vectors"}
     assert {label(given) for given in OUTPUTS} >= {
-        *(f"{name} --json" for name in ("run", "check", "compare", "convert", "bench", "translate test")),
+        *(f"{name} --json" for name in ("run", "check", "compare", "convert", "benchmarks", "translate test")),
         *(f"{name} --certificate" for name in ("check", "convert")),
-        *(f"bench --{name}" for name in ("chart", "page")),
+        *(f"benchmarks --{name}" for name in ("chart", "page")),
         *(f"{name} -o" for name in ("record", "convert", "diff", "translate train", "translate curves")),
         "check --junit",
         "translate run --heatmap",
@@ -127,8 +126,8 @@ def test_the_output_folder_of_a_run_is_checked_before_the_work(tmp_path: Path, m
         ("compare mine.py --json mine.py", "is also the file of '--json'"),
         ("translate curves mine.py link.png -o link.png", "is also the file of '-o' / '--output'"),
         ("check mine.py --certificate /", "/: this is a folder"),
-        ("bench --json out --page out", "is also the file of '--json'"),
-        ("bench --chart picture.doc", "picture.doc: expected a suffix among ."),
+        ("benchmarks --json out --page out", "is also the file of '--json'"),
+        ("benchmarks --chart picture.doc", "picture.doc: expected a suffix among ."),
     ],
 )
 def test_no_file_is_written_twice_or_over_what_is_read(

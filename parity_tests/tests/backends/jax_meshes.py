@@ -19,10 +19,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from attention_core.draws import uniform
 from backends import jax as attention
 from backends.jax.blocked import additive, blocks, dot_product, set_path
-from parity_tests.bench import jax as bench
-from parity_tests.bench.items import ITEMS
-from parity_tests.bench.measure import validate
-from parity_tests.bench.problem import Problem
+from benchmarks import jax as bench
+from benchmarks.items import ITEMS
+from benchmarks.measure import validate
+from benchmarks.problem import Problem
 
 Function = Callable[..., jax.Array]
 

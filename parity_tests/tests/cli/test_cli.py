@@ -14,7 +14,7 @@ from typing import Any
 import click
 import pytest
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from rich.console import Console
 
 import backends
@@ -25,16 +25,12 @@ from parity_tests.format.selection import cells_of, select
 from parity_tests.judge.run import Run, batches_of, dealt, run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import MOST_ROWS, reproduce, rows
-from parity_tests.tests.commands import commands
+from parity_tests.tests.commands import COMMANDS, invoke
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.process import Job, Progress, record
 from parity_tests.workers.recordings import Batch, Recording
 
 COMPLETE = "_ATTENTION_PARITY_COMPLETE"
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments)
 
 
 @pytest.fixture
@@ -65,13 +61,14 @@ def test_the_help_of_each_command_describes_it():
     assert "Exits with 0 only if nothing is red." in invoke("run", "--help").output
 
 
-@pytest.mark.parametrize("names", [names for names, _ in commands(main)], ids=" ".join)
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
 def test_the_help_of_each_command_ends_with_two_valid_examples(names: tuple[str, ...]):
     heading, *examples = invoke(*names, "--help").output.splitlines()[-3:]
     assert heading.strip() == "Examples:" and examples[0] != examples[1]
-    command = dict(commands(main))[names]
+    command = COMMANDS[names]
     for example in examples:
-        _, *words = shlex.split(example.partition("|")[0].partition(">")[0])
+        words = shlex.split(example.partition("|")[0].partition(">")[0])
+        words = words[words.index(names[0]) :]
         assert tuple(words[: len(names)]) == names
         with click.Context(command) as context:
             values, rest, _ = command.make_parser(context).parse_args(words[len(names) :])
@@ -214,7 +211,7 @@ def test_a_requested_backend_that_is_missing_is_red(only_fake):
         (1, "run --backend gone", "no backend can run here: gone is not installed"),
         (1, "record --backend gone -o {folder}/gone.safetensors", "no backend can run here"),
         (1, "fuzz --backend gone --examples 1", "no backend can run here"),
-        (1, "bench --framework torch", "not measured: torch: torch is not installed."),
+        (1, "benchmarks --framework torch", "not measured: torch: torch is not installed."),
         (1, "translate train --backend torch -o {folder}/model.safetensors", "Error: torch is not installed."),
         (1, "translate compare --backend fake,torch --output {folder}/out", "Error: torch is not installed."),
         (2, "run --case nothing-*", "no case matches"),
@@ -233,7 +230,7 @@ def test_a_requested_backend_that_is_missing_is_red(only_fake):
         (2, "diff nothing torch jax", "torch has no file 'nothing'"),
         (2, "check nowhere.py", "nowhere.py"),
         (2, "compare nowhere.safetensors", "there is no such file"),
-        (2, "bench --framework nobody", "'nobody': expected some of torch"),
+        (2, "benchmarks --framework nobody", "'nobody': expected some of torch"),
         (2, "convert nowhere.safetensors --to jax -o {folder}/out.safetensors", "there is no such file"),
         (2, "translate train --backend nobody", "no backend 'nobody'"),
     ],

@@ -17,7 +17,9 @@ from attention_core.specification import Layer, Operator
 from backends import FRAMEWORKS
 from parity_tests.tests.places import ROOT
 
-PACKAGES = ("attention_core", "backends", "parity_tests")
+INSTALLED = ("attention_core", "backends", "parity_tests")
+"""The packages of the wheel."""
+PACKAGES = (*INSTALLED, "benchmarks", "tools")
 THIRD_PARTY = {"torch": {"torch"}, "tf": {"tensorflow", "keras"}, "jax": {"jax", "flax", "optax"}, "mxnet": {"mxnet"}}
 ALL_FRAMEWORKS = set().union(*THIRD_PARTY.values())
 Definition = ast.FunctionDef | ast.ClassDef

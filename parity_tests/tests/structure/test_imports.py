@@ -11,11 +11,12 @@ from collections.abc import Mapping
 import pytest
 
 from backends import FRAMEWORKS
-from parity_tests.bench.items import TOOLKITS
+from benchmarks.items import TOOLKITS
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.structure.source import (
     ALL_FRAMEWORKS,
     FILES,
+    INSTALLED,
     PACKAGES,
     THIRD_PARTY,
     imports,
@@ -47,15 +48,17 @@ LAYERS = ROOT / "parity_tests" / "third_party" / "layers"
 FRAMEWORK_OF_LAYERS = {"torch": "torch", "keras": "tf", "flax": "jax", "mxnet": "mxnet", "onnx": "onnx"}
 """The framework of each module of other people's layers."""
 
-BENCH = {name: ROOT / "parity_tests" / "bench" / f"{name}.py" for name in (*FRAMEWORKS, *TOOLKITS.values())}
+BENCH = {name: ROOT / "benchmarks" / f"{name}.py" for name in (*FRAMEWORKS, *TOOLKITS.values())}
+TEXTBOOK = {name: ROOT / "benchmarks" / "textbook" / f"{name}.py" for name in FRAMEWORKS}
 
 IN_WORKERS = (
     *(ATTENTION / f"{name}.py" for name in IMPORTED_BY_ATTENTION),
     *(LAYERS / f"{name}.py" for name in FRAMEWORK_OF_LAYERS),
     ROOT.joinpath(*KERAS.split(".")).with_suffix(".py"),
     *BENCH.values(),
+    *TEXTBOOK.values(),
 )
-"""The files of parity_tests that import a framework; a worker imports them, by name, and nothing else does."""
+"""The files beside the backends that import a framework; a worker imports them, by name, and nothing else does."""
 
 
 def in_order(graph: Mapping[str, set[str]]) -> bool:
@@ -78,6 +81,14 @@ def test_no_way_leads_back_to_a_room():
         others = {name.split(".")[1] for name in imports(path) if name.startswith("parity_tests.")}
         rooms["".join(own[:1])] |= others - {*own[:1]}
     assert in_order(rooms)
+
+
+@pytest.mark.parametrize("package", INSTALLED)
+def test_nothing_that_is_installed_imports_what_is_not(package: str):
+    own = {*PACKAGES, "examples", "docs"} - {*INSTALLED}
+    for path in (ROOT / package).rglob("*.py"):
+        if ROOT / "parity_tests" / "tests" not in path.parents:
+            assert not own & {top(name) for name in imports(path)}, path
 
 
 def test_the_specification_imports_numpy_alone():
@@ -122,7 +133,7 @@ def test_the_weights_import_numpy_and_the_data_of_the_specification():
 
 
 def test_the_parity_tests_import_no_framework_and_no_backend():
-    for path in sources("parity_tests"):
+    for path in (*sources("parity_tests"), *sources("benchmarks")):
         if path not in IN_WORKERS:
             names = set(imports(path))
             assert not {top(name) for name in names} & ALL_FRAMEWORKS, path
@@ -132,15 +143,15 @@ def test_the_parity_tests_import_no_framework_and_no_backend():
 
 def test_what_imports_a_framework_is_imported_by_name_alone():
     hidden = {module_of(path) for path in IN_WORKERS}
+    parts = {KERAS, *map(module_of, TEXTBOOK.values())}  # which others import, in a worker
     for folder in (*PACKAGES, "examples"):
         for path in sources(folder):
-            shared = {KERAS} if path in IN_WORKERS else set()  # which Keras's modules import, in a worker
-            assert not (hidden - shared) & {*imports(path)}, path
+            assert not (hidden - parts if path in IN_WORKERS else hidden) & {*imports(path)}, path
 
 
 def test_the_terminal_is_for_the_command_line_alone():
-    for path in sources("parity_tests"):
-        if path.parent.name not in ("cli", "reports"):
+    for path in (*sources("parity_tests"), *sources("benchmarks")):
+        if path.parent.name not in ("cli", "reports") and path != ROOT / "benchmarks" / "command.py":
             assert not {top(name) for name in imports(path)} & {"click", "rich"}, path
 
 
@@ -163,13 +174,16 @@ def test_third_party_layers_import_their_framework(module: str, framework: str):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_is_measured_imports_its_framework_and_our_backend_for_it(framework: str):
-    names = set(imports(BENCH[framework]))
-    assert not {top(name) for name in names} & (ALL_FRAMEWORKS - THIRD_PARTY[framework])
+    names, textbook = set(imports(BENCH[framework])), set(imports(TEXTBOOK[framework]))
+    assert not {top(name) for name in names | textbook} & (ALL_FRAMEWORKS - THIRD_PARTY[framework])
     backend = f"backends.{framework}"
     ours = {name for name in names if top(name) == "backends"} - {"backends.weights"}  # it loads a framework's layers
     assert ours == {backend, f"{backend}.arrays", f"{backend}.runtime"}
-    own = {name for name in names if top(name) == "parity_tests"}
-    assert own - {"parity_tests.bench.items"} == {"parity_tests.bench.measure", "parity_tests.bench.problem"}
+    own = {name for name in names if top(name) in ("benchmarks", "parity_tests")}
+    theirs = f"benchmarks.textbook.{framework}"
+    assert own - {"benchmarks.items"} == {"benchmarks.measure", "benchmarks.problem", theirs}
+    used = {name for name in textbook if top(name) in ("backends", "benchmarks", "parity_tests")}
+    assert used <= {"backends.weights", f"{backend}.arrays", "benchmarks.problem"}
 
 
 def test_every_module_that_imports_a_framework_is_listed():

@@ -13,6 +13,7 @@ import pytest
 
 from parity_tests.cli.main import main
 from parity_tests.tests.places import ROOT
+from parity_tests.tests.structure.source import INSTALLED
 
 pytestmark = pytest.mark.once
 
@@ -49,12 +50,13 @@ def test_the_wheel_works_from_an_empty_folder(installed: Path, tmp_path: Path):
 
 def test_the_wheel_holds_types_data_and_no_tests(installed: Path):
     files = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
-    for package in ("attention_core", "backends", "parity_tests"):
+    for package in INSTALLED:
         assert f"{package}/py.typed" in files
     assert "parity_tests/judge/divergences.toml" in files
     assert {f"parity_tests/reports/report.{suffix}" for suffix in ("html", "css", "js")} <= files
-    assert {f"parity_tests/reports/{name}" for name in ("bench.html", "heatmap.css", "heatmap.js")} <= files
-    assert not [name for name in files if "/tests/" in name or name.startswith(("examples", "docs"))]
+    assert {f"parity_tests/reports/{name}" for name in ("page.html", "heatmap.css", "heatmap.js")} <= files
+    assert {name.partition("/")[0] for name in files if name.endswith(".py")} == {*INSTALLED}
+    assert not [name for name in files if "/tests/" in name]
 
 
 def options_of(command: click.Command) -> set[str]:

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from parity_tests.tests.places import ROOT
+from parity_tests.tests.structure import source
 from parity_tests.tests.structure.source import parsed
 
 pytestmark = pytest.mark.once
 
-PACKAGES = ("attention_core", "backends", "parity_tests", "examples")
+PACKAGES = (*source.PACKAGES, "examples")
 VAGUE = {"own", "told", "said", "asked", "wanted", "lacking", "unmet"}
 RETIRED = {"saboteur", "sabotage", "tier", "stranger", "peers", "budget", "unmet", "proof", "unproved"}
 """Words that have been replaced, as whole words of names and texts; a plural counts, too."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from parity_tests.bench.items import THIRD_PARTY
-from parity_tests.bench.page import direction
-from parity_tests.bench.runner import Bench, Length, Row
+from benchmarks.items import THIRD_PARTY
+from benchmarks.page import direction
+from benchmarks.runner import Bench, Length, Row
 from parity_tests.colours import colours_of
 from parity_tests.plots import empty_figure
 

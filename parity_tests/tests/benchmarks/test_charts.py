@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from parity_tests.bench import charts
-from parity_tests.bench.items import THIRD_PARTY
-from parity_tests.bench.runner import Bench, Length, Row
+from benchmarks import charts
+from benchmarks.items import THIRD_PARTY
+from benchmarks.runner import Bench, Length, Row
 from parity_tests.colours import FRAMEWORK_COLOURS
 
 LENGTHS = [

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from parity_tests.bench.problem import LEARNED, Problem
+from benchmarks.problem import LEARNED, Problem
 
 BOUND = 1024.0
 """How far two forms may be from each other, in eps of float32 and of the largest entry of theirs; whole numbers not

@@ -13,7 +13,7 @@ from attention_core.operators import find
 from attention_core.operators.training import Batch
 from attention_core.operators.translation import TRANSLATORS
 from attention_core.specification import Layer
-from parity_tests.bench.items import Item
+from benchmarks.items import Item
 from parity_tests.third_party.layers.shared import part_of
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from itertools import chain
+from pathlib import Path
 
-from parity_tests.bench.items import size_line
-from parity_tests.bench.page import direction, numbers, place, taken
-from parity_tests.bench.runner import Bench, Row
+from benchmarks.items import size_line
+from benchmarks.page import direction, numbers, place, taken
+from benchmarks.runner import Bench, Row
 from parity_tests.reports.html_report import render
 from parity_tests.workers.recordings import own_version
+
+TEMPLATE = Path(__file__).with_name("bench.html")
 
 
 def page(bench: Bench) -> str:
@@ -26,7 +29,7 @@ def page(bench: Bench) -> str:
         return round(100.0 * math.log(value / low) / math.log(high / low), 2)
 
     return render(
-        "bench.html",
+        TEMPLATE,
         place=place(bench),
         facts={
             "ratios": len(measured),

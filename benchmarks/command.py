@@ -1,4 +1,4 @@
-"""The benchmark command."""
+"""The command `python -m benchmarks`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rich.text import Text
 
 from backends import FRAMEWORKS
 from backends.requirements import XLA_LEVEL
-from parity_tests.bench import charts, runner
-from parity_tests.bench import page as pages
-from parity_tests.bench.items import ITEMS, LENGTH
+from benchmarks import charts, runner
+from benchmarks import page as pages
+from benchmarks.items import ITEMS, LENGTH
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import console, progress
 from parity_tests.folders import Folder
@@ -28,8 +28,10 @@ COLOURS = {True: "green", False: "yellow", None: ""}
 
 
 @click.command(
-    short_help="Benchmark time and memory against third-party code.",
-    epilog=options.examples("bench --quick", "bench --item additive,dot --framework torch --json ratios.json"),
+    context_settings=options.SETTINGS,
+    epilog=options.examples(
+        "--quick", "--item additive,dot --framework torch --json ratios.json", program="python -m benchmarks"
+    ),
 )
 @click.option(
     "--item",
@@ -123,9 +125,9 @@ def bench(
     if json_file is not None:
         paths.write(json_file, json.dumps(measured.as_json(), indent=1) + "\n")
     if html_file is not None:
-        from parity_tests.reports import bench_report  # needs Jinja2
+        from benchmarks import report as reports  # needs Jinja2
 
-        paths.write(html_file, bench_report.page(measured))
+        paths.write(html_file, reports.page(measured))
     if page is not None:
         text = page.read_text(encoding="utf-8") if page.exists() else ""
         paths.write(page, pages.with_table(text, measured))

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from attention_core.operators.translation import TRANSLATORS
 from backends import FRAMEWORKS, Availability
-from parity_tests.bench import measure, page, runner, worker
-from parity_tests.bench.items import (
+from benchmarks import measure, page, runner, worker
+from benchmarks.command import other_packages
+from benchmarks.items import (
     DIRECTIONS,
     ITEMS,
     LAYERS,
@@ -27,9 +27,7 @@ from parity_tests.bench.items import (
     TOOLKITS,
     Item,
 )
-from parity_tests.bench.problem import EOS, PAD, RESERVED, Problem
-from parity_tests.cli.bench import other_packages
-from parity_tests.cli.main import main
+from benchmarks.problem import EOS, PAD, RESERVED, Problem
 from parity_tests.tests.commands import invoke, squeezed
 from parity_tests.tests.places import ROOT
 from parity_tests.workers.environment import THREADS
@@ -360,10 +358,10 @@ def test_a_job_has_as_many_threads_as_it_says(framework: str):
 
 def test_threads_have_cores(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
-    result = invoke("bench", "--item", "dot", "--threads", "2")
+    result = invoke("benchmarks", "--item", "dot", "--threads", "2")
     assert result.exit_code == 2 and "may run on 1 cores" in squeezed(result)
     for options, words in ((("--item", "length"), "leave length out"), (("--against", "."), "cannot be combined")):
-        result = invoke("bench", "--threads", "2", *options)
+        result = invoke("benchmarks", "--threads", "2", *options)
         assert result.exit_code == 2 and words in squeezed(result)
 
 
@@ -372,9 +370,9 @@ def test_another_version_has_its_own_packages_and_the_bench_of_this_one(tmp_path
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('the other {name}')")
     (tmp_path / "parity_tests").mkdir()
-    result = invoke("bench", "--item", "length", "--against", tmp_path)
+    result = invoke("benchmarks", "--item", "length", "--against", tmp_path)
     assert result.exit_code == 2 and "leave length out" in squeezed(result)
-    result = invoke("bench", "--against", tmp_path / "parity_tests")
+    result = invoke("benchmarks", "--against", tmp_path / "parity_tests")
     assert result.exit_code == 2 and "there is no folder" in squeezed(result)
     with other_packages(tmp_path) as packages, pytest.raises(runner.Failed, match="the other "):
         runner.process({"framework": "torch", "device": "cpu", "task": "machine", "packages": packages})
@@ -433,7 +431,7 @@ def test_a_process_that_exceeds_its_share_of_memory_is_ended(monkeypatch: pytest
 
 def test_no_process_outlives_a_bench_that_is_killed(running):
     code = (
-        "from parity_tests.bench import items, runner\n"
+        "from benchmarks import items, runner\n"
         "runner.process({'framework': 'torch', 'device': 'cpu', 'task': 'times', 'rounds': 9, 'item': 'additive',\n"
         "    'sizes': items.ADDITIVE.sizes, 'against': 'third party', 'parts': ['forward']})"
     )
@@ -484,7 +482,7 @@ def agrees(framework: Any, problem: Problem, against: str, gradients: bool) -> N
 
 @pytest.mark.parametrize("item", KINDS.values(), ids=lambda item: item.name)
 def test_every_form_agrees_with_ours(item, backend):
-    framework = importlib.import_module(f"parity_tests.bench.{backend.name}")
+    framework = importlib.import_module(f"benchmarks.{backend.name}")
     sizes = {name: size for name, size in SIZES.items() if name != "heads" or "heads" in item.sizes}
     parts: dict[str, set[str]] = {}
     for goal in item.goals_in(backend.name):
@@ -503,7 +501,7 @@ def test_every_toolkit_agrees_with_ours(name: str, toolkit: str, backend):
     if toolkit not in [goal.against for goal in item.goals_in(backend.name)]:
         return  # nothing to compare with
     pytest.importorskip(TOOLKITS[toolkit])
-    framework = importlib.import_module(f"parity_tests.bench.{backend.name}")
+    framework = importlib.import_module(f"benchmarks.{backend.name}")
     agrees(
         framework,
         Problem(item, {**SIZES, "batch": 8, "layers": 1, "vocabulary": 30, "steps": 12}),
@@ -516,9 +514,7 @@ def test_a_quick_run_of_one_item_runs_end_to_end(all_backends, tmp_path):
     file, chart, page = tmp_path / "bench.json", tmp_path / "bench.png", tmp_path / "performance.md"
     framework = all_backends[0]
     arguments = ["--item", "additive", "--framework", framework, "--quick", "--rounds", "1"]
-    result = CliRunner().invoke(
-        main, ["bench", *arguments, "--json", str(file), "--chart", str(chart), "--page", str(page)]
-    )
+    result = invoke("benchmarks", *arguments, "--json", file, "--chart", chart, "--page", page)
     assert result.exit_code == 0, result.output
     report = json.loads(file.read_text())
     assert report["quick"] and report["rounds"] == 1

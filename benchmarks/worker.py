@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import backends as registry
-from parity_tests.bench.items import ADDITIVE_CONTEXT, ITEMS, LENGTH, Item
-from parity_tests.bench.measure import Disagreement, interleave, median, pin, rates, taken, validate, wall
-from parity_tests.bench.problem import Problem
+from benchmarks.items import ADDITIVE_CONTEXT, ITEMS, LENGTH, Item
+from benchmarks.measure import Disagreement, interleave, median, pin, rates, taken, validate, wall
+from benchmarks.problem import Problem
 from parity_tests.workers.keeper import keep
 
 ANALYSIS, PEAK, ALLOCATED = "XLA's analysis", "peak of a fresh process", "peak of the device's allocator"
@@ -29,7 +29,7 @@ def main() -> None:
         print("\n" + json.dumps({"rates": rates()}))
         return
     registry.load(job["framework"])  # first: MXNet cannot be imported before what our backend prepares
-    framework = importlib.import_module(f"parity_tests.bench.{job['framework']}")
+    framework = importlib.import_module(f"benchmarks.{job['framework']}")
     framework.configure(job.get("threads", 1))
     print("\n" + json.dumps(TASKS[job["task"]](framework, job)))
 

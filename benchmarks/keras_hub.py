@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_hub.layers import TransformerDecoder
 from tensorflow import Tensor
 
-from parity_tests.bench.problem import BOS
+from benchmarks.problem import BOS
 
 
 class DecoderLayer(keras.layers.Layer):

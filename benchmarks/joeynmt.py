@@ -14,7 +14,7 @@ from joeynmt.vocabulary import Vocabulary
 from torch import Tensor, nn
 
 from attention_core.operators.training import Batch
-from parity_tests.bench.problem import BOS, EOS, PAD, RESERVED, UNK, Problem
+from benchmarks.problem import BOS, EOS, PAD, RESERVED, UNK, Problem
 
 ATTENTION = {"additive": "bahdanau", "general": "luong"}
 """JoeyNMT's names of scores."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from parity_tests.bench.items import size_line
-from parity_tests.bench.runner import Bench, Length, Row
+from benchmarks.items import size_line
+from benchmarks.runner import Bench, Length, Row
 
 MARKS = ("<!-- bench -->", "<!-- end of bench -->")
 """What the table is written between."""

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 import backends as registry
-import parity_tests
-from parity_tests.bench.items import (
+from benchmarks.items import (
     LENGTH,
     LENGTH_FRAMEWORKS,
     LENGTH_SIZES,
@@ -33,8 +32,8 @@ from parity_tests.bench.items import (
     Goal,
     Item,
 )
-from parity_tests.bench.measure import median, quartiles, ratios
-from parity_tests.bench.problem import Problem
+from benchmarks.measure import median, quartiles, ratios
+from benchmarks.problem import Problem
 from parity_tests.format.expected import programs_folder
 from parity_tests.workers.environment import THREADS, environment
 from parity_tests.workers.keeper import LIFELINE
@@ -179,7 +178,7 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
     Raises: Failed if it ends without a result, or exceeds its share of the free memory.
     """
     chosen = environment_of(job)
-    root = str(Path(parity_tests.__file__).parents[1])
+    root = str(Path(__file__).parents[1])
     given = os.environ.get("PYTHONPATH")
     variables = {
         **os.environ,
@@ -191,7 +190,7 @@ def process(job: Mapping[str, Any]) -> dict[str, Any]:
     limit, start = SHARE * free_bytes(), time.monotonic()
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "parity_tests.bench.worker"],
+            [sys.executable, "-m", "benchmarks.worker"],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=errors,

@@ -17,7 +17,7 @@ from onmt.utils.loss import LossCompute
 from torch import Tensor, nn
 
 from attention_core.operators.training import Batch
-from parity_tests.bench.problem import PAD, RESERVED, Problem
+from benchmarks.problem import PAD, RESERVED, Problem
 
 PATHS = {
     "encoder.embedding.weight": "encoder.embeddings.make_embedding.emb_luts.0.weight",

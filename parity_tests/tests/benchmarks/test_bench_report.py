@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from parity_tests.bench.runner import Bench, Length, Row
-from parity_tests.reports.bench_report import page
+from benchmarks.report import page
+from benchmarks.runner import Bench, Length, Row
 
 MACHINE = {"cpu": "a processor", "cores": 2, "device": "cpu", "versions": {"torch": {"torch": "2.13.0"}}}
 

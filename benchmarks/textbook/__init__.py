@@ -1,0 +1,1 @@
+"""Attention as tutorials write it, in each framework: what ours is compared with."""
