@@ -7,16 +7,12 @@ from collections.abc import Iterator
 import click
 from click.testing import CliRunner, Result
 
-from benchmarks.command import bench
 from parity_tests.cli.main import main
 
 
 def invoke(*arguments: object) -> Result:
-    """Run `attention-parity`, or `python -m benchmarks` if that is the first word, with these arguments."""
-    words = [str(argument) for argument in arguments]
-    if words[:1] == ["benchmarks"]:
-        return CliRunner().invoke(bench, words[1:])
-    return CliRunner().invoke(main, words)
+    """Run `attention-parity` with these arguments."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def squeezed(result: Result) -> str:
@@ -31,7 +27,3 @@ def commands(group: click.Group, before: tuple[str, ...] = ()) -> Iterator[tuple
             yield from commands(command, (*before, name))
         else:
             yield (*before, name), command
-
-
-COMMANDS = {**dict(commands(main)), ("benchmarks",): bench}
-"""Every command that `invoke` runs."""

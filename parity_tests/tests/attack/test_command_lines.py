@@ -13,7 +13,8 @@ from click.testing import CliRunner
 import backends
 from backends import FRAMEWORKS
 from parity_tests.cli.main import main
-from parity_tests.tests.commands import commands, invoke, squeezed
+from parity_tests.tests.checkout import invoke
+from parity_tests.tests.commands import commands, squeezed
 
 
 def valued(command: click.Command) -> Iterator[click.Option]:

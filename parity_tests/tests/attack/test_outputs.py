@@ -15,7 +15,8 @@ from parity_tests.cli import paths
 from parity_tests.cli.check import Target
 from parity_tests.tests.attack.mutations import KINDS
 from parity_tests.tests.attack.odd import ODD
-from parity_tests.tests.commands import COMMANDS, invoke, squeezed
+from parity_tests.tests.checkout import COMMANDS, invoke
+from parity_tests.tests.commands import squeezed
 
 
 def options_of(kind: type[click.ParamType]) -> Iterator[tuple[tuple[str, ...], click.Parameter]]:

@@ -28,7 +28,8 @@ from benchmarks.items import (
     Item,
 )
 from benchmarks.problem import EOS, PAD, RESERVED, Problem
-from parity_tests.tests.commands import invoke, squeezed
+from parity_tests.tests.checkout import invoke
+from parity_tests.tests.commands import squeezed
 from parity_tests.tests.places import ROOT
 from parity_tests.workers.environment import THREADS
 

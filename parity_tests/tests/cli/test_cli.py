@@ -25,7 +25,7 @@ from parity_tests.format.selection import cells_of, select
 from parity_tests.judge.run import Run, batches_of, dealt, run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import MOST_ROWS, reproduce, rows
-from parity_tests.tests.commands import COMMANDS, invoke
+from parity_tests.tests.checkout import COMMANDS, invoke
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.process import Job, Progress, record
 from parity_tests.workers.recordings import Batch, Recording
