@@ -11,8 +11,6 @@ from attention_core.operators import ENTRIES, FILE_OF, OF_FILES
 from attention_core.specification import Layer, Operator
 from backends import FRAMEWORKS, idiom_of
 from parity_tests.behaviour import findings
-from parity_tests.behaviour.page import FRAMEWORKS as COLUMNS
-from parity_tests.behaviour.page import SECTIONS, answer_of, name_of
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.case import Case
 from parity_tests.format.expected import outputs
@@ -20,6 +18,8 @@ from parity_tests.judge.tolerances import ENTRY_TOLERANCES, TOLERANCES, Toleranc
 from parity_tests.reports import operators_page, side_by_side
 from parity_tests.reports.heatmap import interactive_heatmap
 from parity_tests.third_party.attention import THIRD_PARTY
+from tools.behaviour_page import FRAMEWORKS as COLUMNS
+from tools.behaviour_page import SECTIONS, answer_of, name_of
 
 Entry = Operator | Layer
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,6 @@ from parity_tests.workers.process import Job, Progress, Server, untold
 from parity_tests.workers.recordings import Batch, Recording, batch_of
 
 DATA = Path(__file__).with_name("behaviour.json")
-PAGE = Path(__file__).parents[2] / "docs" / "behaviour.md"
 
 Findings = dict[str, str]
 """The findings of a call, by question."""
@@ -163,31 +161,10 @@ Records = dict[str, list[dict[str, Any]]]
 """By id, the findings of each version, oldest first: {"versions": ..., "found": ...}."""
 
 
-def load(path: Path = DATA) -> Records:
-    """The recorded findings."""
-    records: Records = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+def load() -> Records:
+    """Return the recorded findings."""
+    records: Records = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else {}
     return records
-
-
-def save(records: Records, path: Path) -> None:
-    """Write the records, in the order of the targets."""
-    ordered = {target.id: records[target.id] for target in THIRD_PARTY if target.id in records}
-    path.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def merged(records: Records, answers: Mapping[str, tuple[str, Findings]]) -> Records:
-    """The records with new findings, which replace those of the same versions."""
-    result = {name: list(entries) for name, entries in records.items()}
-    for name, (versions, found) in answers.items():
-        entries = [entry for entry in result.get(name, []) if entry["versions"] != versions]
-        entries.append({"versions": versions, "found": found})
-        result[name] = sorted(entries, key=lambda entry: release(entry["versions"]))
-    return result
-
-
-def release(versions: str) -> list[tuple[int, ...]]:
-    """Versions as numbers, to sort by."""
-    return [tuple(map(int, re.findall(r"\d+", entry.rpartition(" ")[2]))) for entry in versions.split(", ")]
 
 
 def changes(records: Records, answers: Mapping[str, tuple[str, Findings]]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 from rich.console import RenderableType
@@ -11,13 +11,27 @@ from rich.padding import Padding
 from rich.text import Text
 
 from parity_tests.behaviour import findings
-from parity_tests.behaviour.page import page
-from parity_tests.cli import options, paths
+from parity_tests.cli import options
 from parity_tests.cli.terminal import cluster, console, progress
 from parity_tests.cluster.behaviour import ask_cluster, offers_of_modules
 from parity_tests.third_party.attention import BACKENDS, THIRD_PARTY
 
 MODULES = tuple(BACKENDS)
+Answers = dict[str, tuple[str, findings.Findings]]
+"""By the id of a call, the versions and the findings."""
+
+probed = options.combined(
+    click.option(
+        "--framework",
+        "modules",
+        type=options.CommaList(MODULES),
+        metavar="NAMES",
+        help=f"Comma-separated frameworks to probe: {', '.join(MODULES)} (default: all installed).",
+    ),
+    options.python("Use another interpreter, which needs NumPy, safetensors and the framework. May be repeated."),
+    options.scheduler,
+)
+"""The options that say what is probed, and where."""
 
 
 @click.command(
@@ -25,63 +39,41 @@ MODULES = tuple(BACKENDS)
     short_help="Probe the frameworks' own attention.",
     epilog=options.examples("behaviour", "behaviour --framework torch,keras"),
 )
-@click.option(
-    "--framework",
-    "modules",
-    type=options.CommaList(MODULES),
-    metavar="NAMES",
-    help=f"Comma-separated frameworks to probe: {', '.join(MODULES)} (default: all installed).",
-)
-@options.python("Use another interpreter, which needs NumPy, safetensors and the framework. May be repeated.")
+@probed
 @options.device
-@options.scheduler
-@click.option("--write", is_flag=True, help="Record the findings, and write docs/behaviour.md.")
-def command(
-    modules: list[str] | None, pythons: dict[str, str], device: str, scheduler: str | None, write: bool
-) -> None:
+def command(modules: list[str] | None, pythons: dict[str, str], scheduler: str | None, device: str) -> None:
     """Probe the calls of the installed frameworks, and compare their behaviour with the recorded findings.
 
     Findings are those on a CPU. With --scheduler, every version that a Dask cluster has is probed. Exits with 1 if any
-    finding differs, unless --write records it.
+    finding differs.
     """
-    if write and device != "cpu":
-        raise click.UsageError("--write records the behaviour on a CPU: omit --device")
-    if scheduler is not None and (pythons or device != "cpu"):
-        raise click.UsageError("--scheduler cannot be combined with --python or --device")
-    for file in (findings.DATA, findings.PAGE) if write else ():
-        paths.check_output(file)
-    records = findings.load(findings.DATA)
-    if scheduler is None:
-        every = [ask_here(modules, pythons, device)]
-    else:
-        with cluster(scheduler, offers_of_modules, modules or MODULES) as made, progress() as moved:
-            every = ask_cluster(made, moved)
-    changes = [change for answers in every for change in findings.changes(records, answers)]
-    for answers in every:
-        for line in lines(answers):
-            console.print(line)
-    for change in changes:
-        console.print(Text(f"changed     {change}", style="yellow"), soft_wrap=True)
-    if write:
-        for answers in every:
-            records = findings.merged(records, answers)
-        with paths.writing(findings.DATA):
-            findings.save(records, findings.DATA)
-        paths.write(findings.PAGE, page(records))
-        console.print(Text(f"written     {findings.DATA}, {findings.PAGE}"), soft_wrap=True)
-        return
+    every = probe(modules, pythons, scheduler, device)
+    changes = print_findings(every, findings.load())
     if changes and device == "cpu":
-        console.print("record it with `attention-parity behaviour --write`")
+        console.print("record it with `python -m tools.behaviour`, in a checkout")
     elif not changes:
         count = sum(map(len, every))
         console.print(Text(f"the same    {count} calls behave as recorded", style="green"))
     sys.exit(1 if changes else 0)
 
 
-def ask_here(
-    modules: list[str] | None, pythons: dict[str, str], device: str
-) -> dict[str, tuple[str, findings.Findings]]:
-    """Versions and findings of the calls that are installed on this machine.
+def probe(
+    modules: list[str] | None, pythons: dict[str, str], scheduler: str | None, device: str = "cpu"
+) -> list[Answers]:
+    """Return versions and findings of the calls, on this machine or in each column of a cluster.
+
+    Raises: ClickException if there are none.
+    """
+    if scheduler is None:
+        return [ask_here(modules, pythons, device)]
+    if pythons or device != "cpu":
+        raise click.UsageError("--scheduler cannot be combined with --python or --device")
+    with cluster(scheduler, offers_of_modules, modules or MODULES) as made, progress() as moved:
+        return ask_cluster(made, moved)
+
+
+def ask_here(modules: list[str] | None, pythons: dict[str, str], device: str) -> Answers:
+    """Return versions and findings of the calls that are installed on this machine.
 
     Raises: ClickException if there are none.
     """
@@ -94,7 +86,18 @@ def ask_here(
         return findings.ask_all(targets, pythons, device=device, progress=moved)
 
 
-def lines(answers: dict[str, tuple[str, findings.Findings]]) -> Iterator[RenderableType]:
+def print_findings(every: Sequence[Answers], records: findings.Records) -> list[str]:
+    """Print the findings, and what differs from the records; return the latter."""
+    changes = [change for answers in every for change in findings.changes(records, answers)]
+    for answers in every:
+        for line in lines(answers):
+            console.print(line)
+    for change in changes:
+        console.print(Text(f"changed     {change}", style="yellow"), soft_wrap=True)
+    return changes
+
+
+def lines(answers: Answers) -> Iterator[RenderableType]:
     """Print the name, versions and findings of each call."""
     for name, (versions, found) in answers.items():
         yield Text.assemble((name, "bold"), (f"  {versions}", "dim"))

@@ -20,8 +20,7 @@ from attention_core import reference
 from backends import FRAMEWORKS
 from parity_tests.behaviour import classify, findings, questions
 from parity_tests.behaviour.classify import Answer
-from parity_tests.behaviour.findings import changes, merged
-from parity_tests.behaviour.page import ABSENT, SECTIONS, Convention, Section, conventions, disagreement, page
+from parity_tests.behaviour.findings import changes
 from parity_tests.behaviour.questions import questions_for
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.behaviour import command
@@ -34,6 +33,8 @@ from parity_tests.judge.divergences import load_divergences
 from parity_tests.third_party.attention import BACKENDS, THIRD_PARTY, ThirdParty
 from parity_tests.workers.process import Job
 from parity_tests.workers.recordings import Recording
+from tools import behaviour
+from tools.behaviour_page import ABSENT, SECTIONS, Convention, Section, conventions, disagreement, page
 
 RECORDS = findings.load()
 OPERATORS = ("DotProductAttention", "AdditiveAttention", "MultiHeadAttention")
@@ -42,8 +43,8 @@ OPERATORS = ("DotProductAttention", "AdditiveAttention", "MultiHeadAttention")
 
 
 def test_the_page_is_that_of_the_records():
-    written = findings.PAGE.read_text(encoding="utf-8")
-    assert written == page(RECORDS), "write it again: attention-parity behaviour --write"
+    written = behaviour.PAGE.read_text(encoding="utf-8")
+    assert written == page(RECORDS), "write it again: python -m tools.behaviour"
 
 
 def test_every_call_has_findings_for_every_question():
@@ -267,7 +268,7 @@ def test_a_call_without_a_record_is_a_change():
 
 def test_versions_are_recorded_in_order_and_replaced():
     records = {"a": [entry("a 0.9", fully_masked="0"), entry("a 0.10", fully_masked="1")]}
-    new = merged(records, {"a": ("a 0.9", {"fully_masked": "2"})})
+    new = behaviour.merge(records, {"a": ("a 0.9", {"fully_masked": "2"})})
     assert [own["versions"] for own in new["a"]] == ["a 0.9", "a 0.10"]
     assert new["a"][0]["found"] == {"fully_masked": "2"} and records["a"][0]["found"] == {"fully_masked": "0"}
 
@@ -290,8 +291,8 @@ def changed_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(findings, "installed", lambda target: True)
     monkeypatch.setattr(findings, "ask_all", lambda targets, *_, **__: {own.id: newest[own.id] for own in targets})
     monkeypatch.setattr(findings, "DATA", tmp_path / "behaviour.json")
-    monkeypatch.setattr(findings, "PAGE", tmp_path / "behaviour.md")
-    findings.save(RECORDS, findings.DATA)
+    monkeypatch.setattr(behaviour, "PAGE", tmp_path / "behaviour.md")
+    behaviour.save(RECORDS, findings.DATA)
     newest[THIRD_PARTY[0].id][1]["fully_masked"] = "NaN"
     return tmp_path
 
@@ -300,7 +301,7 @@ def test_the_command_reports_a_change_and_fails(changed_records: Path):
     result = CliRunner().invoke(command, ["--framework", "torch"])
     assert result.exit_code == 1
     assert f"changed     {THIRD_PARTY[0].id}: fully masked rows: was '0; gradients 0'" in result.output
-    assert "attention-parity behaviour --write" in result.output
+    assert "python -m tools.behaviour" in result.output
     assert not (changed_records / "behaviour.md").exists()
 
 
@@ -312,17 +313,17 @@ def test_the_command_passes_without_a_change(changed_records: Path):
 
 def test_the_records_are_those_of_a_cpu(changed_records: Path):
     result = CliRunner().invoke(command, ["--framework", "torch", "--device", "cuda"])
-    assert result.exit_code == 1 and "changed" in result.output and "--write" not in result.output
-    result = CliRunner().invoke(command, ["--device", "cuda", "--write"])
-    assert result.exit_code == 2 and "--write records the behaviour on a CPU" in result.output
+    assert result.exit_code == 1 and "changed" in result.output and "tools.behaviour" not in result.output
+    result = CliRunner().invoke(behaviour.command, ["--device", "cuda"])
+    assert result.exit_code == 2 and "No such option" in result.output
     assert not (changed_records / "behaviour.md").exists()
 
 
 def test_the_command_writes_records_and_page(changed_records: Path):
-    assert CliRunner().invoke(command, ["--write"]).exit_code == 0
-    records = findings.load(findings.DATA)
+    assert CliRunner().invoke(behaviour.command, []).exit_code == 0
+    records = findings.load()
     assert records[THIRD_PARTY[0].id][-1]["found"]["fully_masked"] == "NaN"
-    assert findings.PAGE.read_text(encoding="utf-8") == page(records)
+    assert behaviour.PAGE.read_text(encoding="utf-8") == page(records)
     assert CliRunner().invoke(command, []).exit_code == 0
 
 
@@ -375,7 +376,7 @@ def test_a_call_behaves_as_recorded_and_diverges_where_it_is_known_to(
 ):
     cases, recording = cases_of(target), recorded(target.backend)[target]
     found = list(changes(RECORDS, {target.id: findings.findings_of(target, recording)}))
-    assert not found, "\n".join([*found, "record it with: attention-parity behaviour --write"])
+    assert not found, "\n".join([*found, "record it with: python -m tools.behaviour"])
     if not cases:
         return
     monkeypatch.setattr(check, "record", lambda *_, **__: recording)

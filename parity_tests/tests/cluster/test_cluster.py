@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from parity_tests.behaviour import findings
-from parity_tests.behaviour.page import page
 from parity_tests.cases.suite import all_cases
 from parity_tests.cluster import campaign as campaigns
 from parity_tests.cluster import crew, worker
@@ -31,6 +31,8 @@ from parity_tests.tests.cluster.conftest import Local
 from parity_tests.tests.cluster.faults import DAMAGED, DEADLY, KILLED, set_fault, two_versions
 from parity_tests.tests.commands import invoke, squeezed
 from parity_tests.workers.process import Job, Progress, Server, untold
+from tools import behaviour
+from tools.behaviour_page import page
 
 pytestmark = pytest.mark.once
 
@@ -237,20 +239,20 @@ def test_check_needs_the_target_on_the_workers(local: Local, tmp_path: Path):
 
 
 def test_behaviour_records_what_the_workers_answer(local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    records = findings.load(findings.DATA)
+    records = findings.load()
     monkeypatch.setattr(findings, "DATA", tmp_path / "findings.json")
-    monkeypatch.setattr(findings, "PAGE", tmp_path / "behaviour.md")
-    findings.save({}, findings.DATA)
-    chosen = ["behaviour", "--framework", "onnx", "--scheduler", local.address]
-    result = invoke(*chosen)
-    assert result.exit_code == 1 and "changed" in result.output and not findings.PAGE.exists(), result.output
-    assert invoke(*chosen, "--write").exit_code == 0
-    written = findings.load(findings.DATA)
+    monkeypatch.setattr(behaviour, "PAGE", tmp_path / "behaviour.md")
+    behaviour.save({}, findings.DATA)
+    chosen = ["--framework", "onnx", "--scheduler", local.address]
+    result = invoke("behaviour", *chosen)
+    assert result.exit_code == 1 and "changed" in result.output and not behaviour.PAGE.exists(), result.output
+    assert CliRunner().invoke(behaviour.command, chosen).exit_code == 0
+    written = findings.load()
     assert written.keys() == {target.id for target in targets_of("onnx")}
     for name, (entry,) in written.items():
         assert entry["found"] == records[name][-1]["found"], name
-    assert findings.PAGE.read_text(encoding="utf-8") == page(written)
-    assert invoke(*chosen).exit_code == 0
+    assert behaviour.PAGE.read_text(encoding="utf-8") == page(written)
+    assert invoke("behaviour", *chosen).exit_code == 0
     result = invoke("behaviour", "--framework", "mlx", "--scheduler", local.address)
     assert result.exit_code == 2 and "can run this: mlx: not all installed: mlx" in squeezed(result)
 

@@ -29,7 +29,7 @@ HEAD = """# Behaviour of the frameworks' own attention
 
 Each answer was measured: every call ran the same cases, and its outputs were compared with those of each convention.
 All were measured on a CPU, in float32 unless an answer says float64; kernels on a GPU differ.
-`attention-parity behaviour` probes the installed frameworks again and reports what differs; `--write` writes this page.
+`attention-parity behaviour` probes the installed frameworks again and reports what differs.
 
 ## What the calls disagree about
 """
