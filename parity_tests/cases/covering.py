@@ -448,7 +448,7 @@ def numbers(row: Drawn) -> int:
 
 
 LINES = Path(__file__).with_suffix(".txt")
-"""The rows of the design, a line each; `python -m parity_tests.judge.rows` writes them."""
+"""The rows of the design, a line each; `python -m tools.covering` writes them."""
 
 
 def name_of(row: Drawn, index: int) -> str:

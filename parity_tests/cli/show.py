@@ -22,7 +22,7 @@ from parity_tests.format.case import Case
 from parity_tests.format.expected import expected
 from parity_tests.judge import tolerances
 from parity_tests.judge.reports import ReportError, measured_by, verdicts_of
-from parity_tests.reports import docstrings, operators_page, side_by_side
+from parity_tests.reports import operators_page, side_by_side
 from parity_tests.workers.answers import harmless
 
 MOST_SHOWN = 200
@@ -114,20 +114,11 @@ def diff(file: str, left: str, right: str, target: Path | None) -> None:
 @click.command(
     "operators",
     short_help="Print the operator reference with porting pitfalls.",
-    epilog=options.examples("operators", "operators --write"),
+    epilog=options.examples("operators", "operators > operators.md"),
 )
-@click.option("--write", is_flag=True, help="Write the docstrings of the reference and all backends (in a checkout).")
-def print_operators(write: bool) -> None:
+def print_operators() -> None:
     """Print formula, shapes, parameters, calls and porting pitfalls of each operator, as Markdown."""
-    if not write:
-        click.echo(operators_page.page(), nl=False)
-        return
-    if not (docstrings.ROOT / "pyproject.toml").is_file():
-        raise click.UsageError("--write requires a checkout of the project")
-    changed = [(path, text) for path, text in docstrings.pages() if path.read_text(encoding="utf-8") != text]
-    for path, text in changed:
-        paths.write(path, text)
-        click.echo(f"written     {path}")
+    click.echo(operators_page.page(), nl=False)
 
 
 @click.command(

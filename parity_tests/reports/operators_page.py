@@ -54,9 +54,8 @@ HEAD = """# Operators
 Every form of attention that the specification knows: its formula, shapes, parameters and source, the names it goes
 by elsewhere, how it is called in each framework, and the porting pitfalls.
 
-`attention-parity operators` prints this; with `--write` it writes the docstrings of the NumPy reference and of all
-backends, and a test compares them with the specification. Shapes are named by axes; an axis with `?` may be left out.
-`True` in a mask means "may attend".
+`attention-parity operators` prints this. Shapes are named by axes; an axis with `?` may be left out. `True` in a mask
+means "may attend".
 
 Every call checks its arguments before any arithmetic: an array that does not fit the operator, the layer's parameters
 or the other arrays is a `ShapeError` or `DtypeError`, a mask that is not boolean a `MaskError`, an option outside its

@@ -1,47 +1,13 @@
-"""The slow tests: reports of a run go in; the list of what `--slow` alone runs comes out.
-
-Every test function runs in every run, at least once: its fastest instance over all frameworks is never in the list.
-"""
+"""The list of what `--slow` alone runs."""
 
 from __future__ import annotations
 
-import sys
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from xml.etree import ElementTree
 
 LIST = Path(__file__).with_name("slow.txt")
-"""The names of the slow tests, a line each; `python -m parity_tests.tests.slow REPORT...` writes them."""
-
-SECONDS = 1.0
-"""The time from which on an instance of a test is slow."""
+"""The names of the slow tests, a line each; `python -m tools.slow_tests REPORT...` writes them."""
 
 
 def slow() -> frozenset[str]:
     """The names of the slow tests: path::function[parameters], from the root of the project."""
     return frozenset(LIST.read_text(encoding="utf-8").splitlines())
-
-
-def seconds_of(reports: Iterable[Path]) -> dict[str, float]:
-    """The longest time that each test took in JUnit reports, by its name."""
-    seconds: dict[str, float] = defaultdict(float)
-    for report in reports:
-        for test in ElementTree.parse(report).iter("testcase"):
-            name = f"{test.get('classname', '').replace('.', '/')}.py::{test.get('name')}"
-            seconds[name] = max(seconds[name], float(test.get("time", 0.0)))
-    return dict(seconds)
-
-
-def chosen(seconds: Mapping[str, float]) -> list[str]:
-    """The slow instances: all that take so long, but for the fastest of each function."""
-    instances = defaultdict(list)
-    for name in seconds:
-        instances[name.partition("[")[0]].append(name)
-    fastest = {min(names, key=lambda name: (seconds[name], name)) for names in instances.values()}
-    return sorted(name for name, time in seconds.items() if time >= SECONDS and name not in fastest)
-
-
-if __name__ == "__main__":
-    names = chosen(seconds_of(map(Path, sys.argv[1:])))
-    LIST.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")

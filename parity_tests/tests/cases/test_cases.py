@@ -301,7 +301,7 @@ def test_the_covering_design_meets_every_setting_and_is_what_is_kept():
     assert {name: settings for name, settings in missed.items() if settings} == {}
     rows, kept = chain.from_iterable(made.rows.values()), [case.drawn for case in covering.cases()]
     judged = {"seed": 0, "forward": True}  # which are chosen so that the row can be judged
-    message = "its rows have changed: python -m parity_tests.judge.rows"
+    message = "its rows have changed: python -m tools.covering"
     assert [replace(row, **judged) for row in rows] == [replace(row, **judged) for row in kept], message
 
 

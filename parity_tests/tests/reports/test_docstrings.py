@@ -16,15 +16,15 @@ from attention_core import reference
 from attention_core.operators import FILE_OF, LAYERS, OF_FILES, OPERATORS
 from attention_core.specification import Layer, Operator, Rule
 from backends import FRAMEWORKS
-from parity_tests.reports import docstrings
 from parity_tests.reports.operators_page import call_of, example
 from parity_tests.tests.places import ROOT
+from tools import docstrings
 
 
 def test_the_page_and_the_docstrings_are_those_of_the_specification():
     pages = docstrings.pages()
     old = [str(path.relative_to(ROOT)) for path, text in pages if path.read_text(encoding="utf-8") != text]
-    assert not old, f"run attention-parity operators --write, which rewrites {', '.join(old)}"
+    assert not old, f"run python -m tools.docstrings, which rewrites {', '.join(old)}"
 
 
 @pytest.mark.parametrize("room", docstrings.ROOMS)
@@ -36,7 +36,7 @@ def test_a_docstring_that_drifts_is_written_again_and_the_words_about_the_framew
         f"    {last}\n", f"    {last}\n\n    In {title}: something of its own.\n", 1
     )
     assert own != source
-    assert docstrings.written(own, texts, title) == own.replace("Score every query", "Score each query")
+    assert docstrings.rewrite(own, texts, title) == own.replace("Score every query", "Score each query")
 
 
 MAX_LINES = 65
@@ -47,7 +47,7 @@ MAX_LINES = 65
 @pytest.mark.parametrize("room", docstrings.ROOMS)
 def test_a_docstring_is_no_longer_than_that_of_a_layer_of_pytorch(room: str, file: str):
     source = docstrings.path_of(room, file).read_text(encoding="utf-8")
-    lines = {name: text.count("\n") + 1 for name, text in docstrings.held(source).items()}
+    lines = {name: text.count("\n") + 1 for name, text in docstrings.existing(source).items()}
     assert {*docstrings.docstrings(room, file)} <= {*lines}
     assert not {name: count for name, count in lines.items() if count > MAX_LINES}
 
@@ -156,4 +156,4 @@ RULES = {
 
 @pytest.mark.parametrize("rule", sorted(RULES, key=lambda rule: rule.__name__), ids=lambda rule: rule.__name__)
 def test_a_docstring_says_what_a_rule_refuses(rule: Rule):
-    assert re.fullmatch(r"(Shape|Option|Token)Error: [a-z].*[^.]", docstrings.refused(rule))
+    assert re.fullmatch(r"(Shape|Option|Token)Error: [a-z].*[^.]", docstrings.refusal(rule))

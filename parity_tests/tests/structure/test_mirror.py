@@ -13,7 +13,6 @@ from attention_core.errors import DtypeError, MaskError, OptionError, ShapeError
 from attention_core.operators import EXPORTED, FILE_OF, LAYERS, OF_FILES, OPERATORS, exports
 from attention_core.operators.training import UPDATES
 from backends import FRAMEWORKS, idiom_of, read_requirements
-from parity_tests.reports.docstrings import bases_of
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.structure.source import (
     FILES,
@@ -26,6 +25,7 @@ from parity_tests.tests.structure.source import (
     top,
     written,
 )
+from tools.docstrings import bases_of
 
 
 def imported(module: ast.Module) -> list[str]:

@@ -6,7 +6,8 @@ import ast
 from pathlib import Path
 
 from parity_tests.tests.places import ROOT
-from parity_tests.tests.slow import SECONDS, chosen, seconds_of, slow
+from parity_tests.tests.slow import slow
+from tools.slow_tests import SECONDS, seconds_of, slow_instances
 
 REPORT = '<testsuite><testcase classname="tests.test_a" name="test_b[x]" time="{time}"/></testsuite>'
 
@@ -25,11 +26,11 @@ def test_what_is_listed_exists_and_has_parameters():
 
 
 def test_the_fastest_instance_of_a_function_is_never_slow():
-    assert chosen({"a::f[torch]": 9.0, "a::f[tf]": 5.0, "a::f[jax]": 1.0, "a::g[x]": 99.0, "a::h": 99.0}) == [
+    assert slow_instances({"a::f[torch]": 9.0, "a::f[tf]": 5.0, "a::f[jax]": 1.0, "a::g[x]": 99.0, "a::h": 99.0}) == [
         "a::f[tf]",
         "a::f[torch]",
     ]
-    assert chosen({"a::f[torch]": SECONDS, "a::f[tf]": SECONDS}) == ["a::f[torch]"]
+    assert slow_instances({"a::f[torch]": SECONDS, "a::f[tf]": SECONDS}) == ["a::f[torch]"]
 
 
 def test_the_longest_time_in_several_reports_counts(tmp_path: Path):

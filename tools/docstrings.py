@@ -1,4 +1,4 @@
-"""Generate the docstrings of the reference and of every backend from the specification.
+"""Write the docstrings of the reference and of every backend from the specification: `python -m tools.docstrings`.
 
 In a backend a docstring has the formula, a line for each argument, the results, the exceptions that it alone raises,
 and, at a function or class, an example; the exceptions of all are in the package's docstring. In the reference it has
@@ -23,7 +23,7 @@ from parity_tests.reports.operators_page import call_of, example
 
 Definition = ast.FunctionDef | ast.ClassDef
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 WIDTH = 120
 REFERENCE = "reference"
 ROOMS = {REFERENCE: "attention_core/reference", **{framework: f"backends/{framework}" for framework in FRAMEWORKS}}
@@ -118,29 +118,29 @@ def of_method(name: str, operators: Sequence[Operator], keywords: Sequence[str],
     return _text(first.summary, formula, first.notes, *([] if room == REFERENCE else _signature(joined, keywords)))
 
 
-def written(source: str, texts: Mapping[str, str], title: str) -> str:
-    """The source of a file with these docstrings; the last paragraph about the framework is kept."""
+def rewrite(source: str, texts: Mapping[str, str], title: str) -> str:
+    """Return the source of a file with these docstrings; the last paragraph about the framework is kept."""
     lines = source.split("\n")
     for name, node in sorted(_definitions(ast.parse(source)), key=lambda pair: -pair[1].lineno):
         if name not in texts:
             continue
-        held = node.body[0]
+        first = node.body[0]
         old = ast.get_docstring(node)
-        indent = " " * held.col_offset
+        indent = " " * first.col_offset
         kept = [text for text in (old or "").split("\n\n") if text.startswith(f"In {title}:")]
         paragraphs = [texts[name], *kept]
-        block = textwrap.indent('"""' + "\n\n".join(_wrapped(paragraphs, WIDTH - held.col_offset)), indent)
+        block = textwrap.indent('"""' + "\n\n".join(_wrapped(paragraphs, WIDTH - first.col_offset)), indent)
         end = "" if "\n" not in block and len(block) <= WIDTH - 3 else "\n" + indent
         new = (block + end + '"""').split("\n")
         if old is None:
-            lines[held.lineno - 1 : held.lineno - 1] = new
+            lines[first.lineno - 1 : first.lineno - 1] = new
         else:
-            lines[held.lineno - 1 : held.end_lineno] = new
+            lines[first.lineno - 1 : first.end_lineno] = new
     return "\n".join(line.rstrip() for line in lines)
 
 
-def held(source: str) -> dict[str, str]:
-    """The docstrings of a file's functions, classes and methods, as they stand there."""
+def existing(source: str) -> dict[str, str]:
+    """Return the docstrings that a file's functions, classes and methods have."""
     found = {name: ast.get_docstring(node) for name, node in _definitions(ast.parse(source))}
     return {name: text for name, text in found.items() if text is not None}
 
@@ -151,7 +151,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         for file in OF_FILES:
             path = path_of(room, file)
             source = path.read_text(encoding="utf-8")
-            yield path, written(source, docstrings(room, file), idiom(room).title)
+            yield path, rewrite(source, docstrings(room, file), idiom(room).title)
 
 
 def idiom(room: str) -> Idiom:
@@ -179,7 +179,7 @@ def _signature(operator: Operator, keywords: Sequence[str]) -> list[str]:
     arguments += _tensors(operator.keyword_tensors, GIVEN)
     arguments += [f"{name}: {KEYWORDS[name]}" for name in keywords]
     returned = _tensors(operator.outputs, RETURNED, operator.options)
-    return [_block("Args", arguments), _block("Returns", returned), _block("Raises", map(refused, operator.rules))]
+    return [_block("Args", arguments), _block("Returns", returned), _block("Raises", map(refusal, operator.rules))]
 
 
 def _block(title: str, lines: Iterable[str]) -> str:
@@ -217,7 +217,7 @@ def _axes(axes: Sequence[str]) -> str:
     return f"({', '.join(names)})"
 
 
-def refused(rule: Rule) -> str:
+def refusal(rule: Rule) -> str:
     """What a rule refuses, and by which error, in the words of its own docstring."""
     what, _, error = inspect.cleandoc(rule.__doc__ or "").partition("\n\nRaises: ")
     return f"{error.strip('.')}: {what.removeprefix('Refuse ').strip('.')}"
@@ -299,3 +299,10 @@ def _wrapped(paragraphs: Iterable[str], width: int) -> Iterator[str]:
             more = inner + ("    " if inner else "")
             lines += textwrap.wrap(line, width, subsequent_indent=more, break_long_words=False) or [""]
         yield "\n".join(lines)
+
+
+if __name__ == "__main__":
+    for path, text in pages():
+        if path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"written     {path.relative_to(ROOT)}")

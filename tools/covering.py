@@ -1,7 +1,7 @@
 """Write the rows of the covering design, each with the seed that is least sensitive to rounding.
 
-`python -m parity_tests.judge.rows` writes `cases/covering.txt`. A row that is there already keeps its seed: delete its
-line to choose one anew.
+`python -m tools.covering` writes `parity_tests/cases/covering.txt`. A row that is there already keeps its seed: delete
+its line to choose one anew.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ MOST_TRIED = 12
 """The number of seeds to try if at least one is usable."""
 
 
-def designed() -> list[Drawn]:
+def rows() -> list[Drawn]:
     """Return the rows, each with the seed that it has, or the one that is least sensitive to rounding."""
-    known = {(name, unseeded(row)): row for name, row in named_rows()}
-    named = [(name_of(row, index), row) for rows in design().rows.values() for index, row in enumerate(rows)]
-    return [known.get((name, unseeded(row))) or seeded(row, name) for name, row in named]
+    known = {(name, without_seed(row)): row for name, row in named_rows()}
+    named = [(name_of(row, index), row) for those in design().rows.values() for index, row in enumerate(those)]
+    return [known.get((name, without_seed(row))) or with_seed(row, name) for name, row in named]
 
 
-def unseeded(row: Drawn) -> Drawn:
-    """The row without what `seeded` chooses."""
+def without_seed(row: Drawn) -> Drawn:
+    """Return the row without what `with_seed` chooses."""
     return replace(row, seed=0, forward=False)
 
 
-def seeded(row: Drawn, name: str) -> Drawn:
-    """The row with the first seed whose errors stay small, or else with the one whose errors are smallest.
+def with_seed(row: Drawn, name: str) -> Drawn:
+    """Return the row with the first seed whose errors stay small, or else with the one whose errors are smallest.
 
     Seeds with fewer zeros are preferred. Gradients are omitted if they are rounding alone with every seed. Raises:
     ValueError if rounding can change a token or a choice with every seed.
@@ -61,4 +61,4 @@ def seeded(row: Drawn, name: str) -> Drawn:
 
 
 if __name__ == "__main__":
-    LINES.write_text("".join(f"{row!r}\n" for row in designed()), encoding="utf-8")
+    LINES.write_text("".join(f"{row!r}\n" for row in rows()), encoding="utf-8")
