@@ -31,7 +31,7 @@ def gradients(
     entries = np.zeros(total)  # of all arrays, one after another
     for start in range(0, total, width):
         rows = min(width, total - start)
-        perturbed = _perturbed(arrays, start, rows)
+        perturbed = _perturb(arrays, start, rows)
         outputs = function(perturbed if stacked else {name: stack[0] for name, stack in perturbed.items()})
         entries[start : start + rows] = sum(
             _contract(outputs[int(position)], cotangent, stacked) for position, cotangent in cotangents.items()
@@ -42,7 +42,7 @@ def gradients(
     return result
 
 
-def _perturbed(arrays: Arrays, start: int, rows: int) -> dict[str, np.ndarray]:
+def _perturb(arrays: Arrays, start: int, rows: int) -> dict[str, np.ndarray]:
     """Each array `rows` times; entry `start` of all arrays is perturbed in the first row, and the next in the next."""
     stacks, end = {}, start + rows
     for name, array in arrays.items():

@@ -327,7 +327,7 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
         if layout is None:
             raise ShapeError(
                 f"{operator.title}: {tensor.name} has {len(shape)} {'axis' if len(shape) == 1 else 'axes'}, expected "
-                f"{tensor.layout_text}. {_missing_axes(tensor, shape, bound, True in with_heads)}{listed(shapes)}"
+                f"{tensor.layout_text}. {_missing_axes(tensor, shape, bound, True in with_heads)}{list_shapes(shapes)}"
             )
         if "batch" in layout and {"heads?", "key_heads?"} & set(tensor.axes):
             with_heads.setdefault(len(layout) == len(tensor.axes), tensor)
@@ -339,13 +339,15 @@ def _bind_axes(operator: Operator, fixed: Sizes, shapes: Mapping[str, tuple[int 
                 sizes = f"{size} in {tensor.name} but {expected} in {owner}"
                 if owner == tensor.name:
                     sizes = f"both {expected} and {size} in {owner}"
-                raise ShapeError(f"{operator.title}: axis '{axis}' is {sizes}. {_advice(axis, owner)} {listed(shapes)}")
+                raise ShapeError(
+                    f"{operator.title}: axis '{axis}' is {sizes}. {_advice(axis, owner)} {list_shapes(shapes)}"
+                )
     if len(with_heads) == 2 and not any("heads" in tensor.axes for tensor in operator.inputs):
         split, whole = with_heads[True].name, with_heads[False].name
         cure = f"Give {whole}[:, None], which is the same for every head." if with_heads[False].broadcast else None
         raise ShapeError(
             f"{operator.title}: axis 'heads' is in {split} but not in {whole}. {cure or ADVICE['heads']} "
-            f"{listed(shapes)}"
+            f"{list_shapes(shapes)}"
         )
     return {axis: size for axis, (size, _) in bound.items()}
 
@@ -372,7 +374,7 @@ def _advice(axis: str, owner: str) -> str:
     return ADVICE.get(f"{owner}'s {axis}") or ADVICE.get(axis, "Give both the same size.")
 
 
-def listed(shapes: Mapping[str, tuple[int | None, ...] | None]) -> str:
+def list_shapes(shapes: Mapping[str, tuple[int | None, ...] | None]) -> str:
     """The shapes of a call, as the last sentence of an error message."""
     return f"Shapes: {', '.join(f'{name}={shape}' for name, shape in shapes.items() if shape is not None)}."
 

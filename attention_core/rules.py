@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attention_core.errors import ADVICE, OptionError, ShapeError, check_needed, check_tokens, check_unused, listed
+from attention_core.errors import ADVICE, OptionError, ShapeError, check_needed, check_tokens, check_unused, list_shapes
 
 
 def one_row(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> None:
@@ -19,7 +19,7 @@ def one_row(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) -> No
     if axes.get("one", 1) != 1:
         raise ShapeError(
             f"{title}: axis 'queries' is {axes['one']} in mask, expected 1: a key padding mask hides a key from "
-            f"every query. Pass a mask with several rows as mask. {listed({'mask': tuple(given['mask'].shape)})}"
+            f"every query. Pass a mask with several rows as mask. {list_shapes({'mask': tuple(given['mask'].shape)})}"
         )
 
 
@@ -59,7 +59,7 @@ def query_for_each_key(title: str, given: Mapping[str, Any], axes: Mapping[str, 
         raise ShapeError(
             f"{title}: axis 'queries' is {queries}, expected {keys} as axis 'keys': with causal=True query i attends "
             "to the keys up to i. Give a query for each key, or take single steps by linear_attention_step. "
-            f"{listed({name: tuple(given[name].shape) for name in names})}"
+            f"{list_shapes({name: tuple(given[name].shape) for name in names})}"
         )
 
 
@@ -69,7 +69,7 @@ def one_row_of_mask(title: str, given: Mapping[str, Any], axes: Mapping[str, int
     Raises: ShapeError.
     """
     if axes.get("one", 1) != 1:
-        shapes = listed({name: tuple(given[name].shape) for name in ("queries", "keys", "values", "mask")})
+        shapes = list_shapes({name: tuple(given[name].shape) for name in ("queries", "keys", "values", "mask")})
         raise ShapeError(f"{title}: axis 'one' is {axes['one']} in mask, expected 1. {ADVICE['one']} {shapes}")
 
 
@@ -110,7 +110,7 @@ def whole_patches(title: str, given: Mapping[str, Any], axes: Mapping[str, int])
             raise ShapeError(
                 f"{title}: axis '{axis}' is {axes[axis]} in images, expected a multiple of patch_size, which is "
                 f"{given['patch_size']}. Crop or pad the images, or choose another patch_size. "
-                f"{listed({'images': tuple(given['images'].shape)})}"
+                f"{list_shapes({'images': tuple(given['images'].shape)})}"
             )
 
 
@@ -128,7 +128,7 @@ def key_for_each_step(title: str, given: Mapping[str, Any], axes: Mapping[str, i
             where = "mask" if axes["keys"] in shapes.get("mask", ())[-1:] else "dropout_mask"
             raise ShapeError(
                 f"{title}: axis 'keys' is {axes['keys']} in {where}, expected {steps}: previous has {previous} steps, "
-                f"and inputs {axes['queries']}. Give a column for each of them, oldest first. {listed(shapes)}"
+                f"and inputs {axes['queries']}. Give a column for each of them, oldest first. {list_shapes(shapes)}"
             )
 
 
@@ -143,7 +143,7 @@ def heads_in_groups(title: str, given: Mapping[str, Any], axes: Mapping[str, int
         shapes = {name: tuple(given[name].shape) for name in names if hasattr(given.get(name), "shape")}
         raise ShapeError(
             f"{title}: axis 'heads' is {heads}, expected a multiple of axis 'key_heads', which is {key_heads}. Every "
-            f"key head is read by as many query heads as the others. {listed(shapes)}"
+            f"key head is read by as many query heads as the others. {list_shapes(shapes)}"
         )
 
 
@@ -169,7 +169,7 @@ def some_weights(title: str, given: Mapping[str, Any], axes: Mapping[str, int]) 
     """
     for axis in ("layers", "heads"):
         if axes.get(axis) == 0:
-            shapes = listed({"weights": tuple(given["weights"].shape)})
+            shapes = list_shapes({"weights": tuple(given["weights"].shape)})
             raise ShapeError(f"{title}: axis '{axis}' is 0 in weights, expected at least 1. {shapes}")
 
 

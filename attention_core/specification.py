@@ -116,13 +116,13 @@ class Operator:
     def time_major(self) -> Operator:
         """The operator with queries, keys, values and context as (steps, batch, features), and no heads."""
 
-        def swapped(tensor: Tensor) -> Tensor:
+        def swap_axes(tensor: Tensor) -> Tensor:
             if tensor.name not in ("queries", "keys", "values", "context"):
                 return tensor
             batch, steps, features = (axis for axis in tensor.axes if not axis.endswith("heads?"))
             return replace(tensor, axes=(steps, batch, features))
 
-        return replace(self, tensors=tuple(map(swapped, self.tensors)), outputs=tuple(map(swapped, self.outputs)))
+        return replace(self, tensors=tuple(map(swap_axes, self.tensors)), outputs=tuple(map(swap_axes, self.outputs)))
 
     @property
     def signature(self) -> str:
@@ -207,20 +207,20 @@ class Layer:
 
     def fans(self, sizes: Sizes) -> dict[str, int]:
         """For each canonical array the number of summands n that bounds its initial values: ±1/√n."""
-        return {name: inner[parameter.fan_in] for name, parameter, inner in self._described(sizes)}
+        return {name: inner[parameter.fan_in] for name, parameter, inner in self._describe(sizes)}
 
     def constants(self, sizes: Sizes) -> dict[str, float]:
         """For each canonical array whose entries are equal at first: their value."""
-        described = self._described(sizes)
+        described = self._describe(sizes)
         return {name: parameter.initial for name, parameter, _ in described if parameter.initial is not None}
 
-    def _described(self, sizes: Sizes) -> Iterator[tuple[str, Parameter, Sizes]]:
+    def _describe(self, sizes: Sizes) -> Iterator[tuple[str, Parameter, Sizes]]:
         """Each canonical array with its parameter, and the sizes of the layer that has it."""
         named = {parameter.name: parameter for parameter in self.parameters}
         for name in self.own_shapes(sizes):
             yield name, named[pattern(name)], sizes
         for prefix, part in self.inside(sizes).items():
-            for name, parameter, inner in part.layer._described(part.layer.sizes(part.config)):
+            for name, parameter, inner in part.layer._describe(part.layer.sizes(part.config)):
                 if name not in part.shared:
                     yield f"{prefix}.{name}", parameter, inner
 

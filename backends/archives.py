@@ -14,7 +14,7 @@ import numpy as np
 import safetensors.numpy
 
 from backends.files import FileError, check_regular, write_file
-from backends.schema import shown
+from backends.schema import clean
 
 
 class ArchiveError(ValueError):
@@ -95,7 +95,7 @@ def load_archive(path: str | Path, kind: str | None = None) -> tuple[dict[str, n
         raise ArchiveError(f"{path}: {error}") from error
     actual = header.get("kind", "file of arrays")
     if kind not in (None, actual):
-        raise ArchiveError(f"{path}: this is a {shown(actual)}, expected a {kind!r}")
+        raise ArchiveError(f"{path}: this is a {clean(actual)}, expected a {kind!r}")
     return arrays, header
 
 
@@ -134,15 +134,15 @@ def unpack_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if length > LONGEST_HEADER:
         raise ArchiveError(f"the header claims {length:,} bytes, expected at most {LONGEST_HEADER:,}")
     try:
-        entries = _parsed(data[8 : 8 + length].decode())
-        content = _parsed(entries.pop("__metadata__")["attention_parity"][64:])
+        entries = _parse(data[8 : 8 + length].decode())
+        content = _parse(entries.pop("__metadata__")["attention_parity"][64:])
         for name in entries:
             _check_name(name)
         arrays = {name: _array(name, stored) for name, stored in _deserialize(data)}
     except ArchiveError:
         raise
     except (ValueError, RecursionError, safetensors.SafetensorError) as error:
-        raise ArchiveError(f"the header is wrong: {shown(error)}") from error
+        raise ArchiveError(f"the header is wrong: {clean(error)}") from error
     header, names = content.get("header"), content.get("names")
     if not isinstance(header, dict) or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ArchiveError("the header is wrong: expected an object 'header' and a list 'names'")
@@ -164,7 +164,7 @@ def foreign_arrays(data: bytes) -> dict[str, np.ndarray]:
     try:
         stored = _deserialize(data)
     except (ValueError, safetensors.SafetensorError) as error:
-        raise ArchiveError(f"the header is wrong: {shown(error)}") from error
+        raise ArchiveError(f"the header is wrong: {clean(error)}") from error
     for name, _ in stored:
         _check_name(name)
     return {name: _array(name, entry) for name, entry in stored}
@@ -189,7 +189,7 @@ def _check_name(name: str) -> None:
         or any(part in ("", ".", "..") for part in parts)
     ):
         raise ArchiveError(
-            f"an array is called {shown(name)}: expected 1 to {LONGEST_NAME} printable characters, "
+            f"an array is called {clean(name)}: expected 1 to {LONGEST_NAME} printable characters, "
             "without '.' or '..' or nothing between slashes"
         )
 
@@ -197,13 +197,13 @@ def _check_name(name: str) -> None:
 def _array(name: str, stored: Mapping[str, Any]) -> np.ndarray:
     code = stored["dtype"]
     if code not in DTYPES:
-        raise ArchiveError(f"{name} is {shown(code)}, expected one of {', '.join(DTYPES)}")
+        raise ArchiveError(f"{name} is {clean(code)}, expected one of {', '.join(DTYPES)}")
     if code == "BF16":
         import ml_dtypes  # noqa: F401  # teaches NumPy the name
     return np.frombuffer(stored["data"], np.dtype(DTYPES[code])).reshape(stored["shape"])
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse(text: str) -> dict[str, Any]:
     """Parse a JSON object without duplicate names and with finite numbers only."""
     parsed = json.loads(text, object_pairs_hook=_once, parse_float=_finite, parse_constant=_finite)
     if not isinstance(parsed, dict):

@@ -87,7 +87,7 @@ def _partial(target: Path) -> Iterator[Path]:
         path.touch(exist_ok=False)
         return path
 
-    path, lock = owned(make)
+    path, lock = create_locked(make)
     try:
         yield path
     finally:
@@ -98,12 +98,12 @@ def _partial(target: Path) -> Iterator[Path]:
 # ------------------------------------------------------------------------------------------------ temporary ones
 
 
-def owned(make: Callable[[], Path]) -> tuple[Path, int]:
+def create_locked(make: Callable[[], Path]) -> tuple[Path, int]:
     """A file or folder that was made, and the descriptor that holds its lock as long as this process lives."""
     while True:
         path = make()
         try:
-            lock = locked(path)
+            lock = try_lock(path)
         except OSError:  # a file system without locks: nothing is taken for abandoned there
             lock = os.open(path, os.O_RDONLY)
         if lock is not None:  # else another process took it for abandoned before it was locked, and removes it
@@ -114,7 +114,7 @@ def remove_abandoned(paths: Iterable[Path], remove: Callable[[Path], object]) ->
     """Remove those files or folders of this user whose owners are gone."""
     for path in paths:
         with suppress(OSError):
-            lock = locked(path) if path.lstat().st_uid == os.getuid() else None
+            lock = try_lock(path) if path.lstat().st_uid == os.getuid() else None
             if lock is not None:
                 try:
                     remove(path)
@@ -122,7 +122,7 @@ def remove_abandoned(paths: Iterable[Path], remove: Callable[[Path], object]) ->
                     os.close(lock)
 
 
-def locked(path: Path) -> int | None:
+def try_lock(path: Path) -> int | None:
     """The descriptor that holds the lock of a file or folder; None if another process does, or it is gone.
 
     The kernel gives the lock up as its owner ends, however that happens.

@@ -37,7 +37,7 @@ class Range:
     high: float = math.inf
 
 
-def typed(kind: Any, value: Any, path: str = "") -> Any:
+def build(kind: Any, value: Any, path: str = "") -> Any:
     """Check plain data against an annotation, and build its dataclasses.
 
     kind: a dataclass, int (no bool), float (finite; an integer becomes one), str, bool, None, a union, tuple, list,
@@ -46,10 +46,10 @@ def typed(kind: Any, value: Any, path: str = "") -> Any:
 
     Raises: SchemaError with the path of the invalid entry, also if a dataclass raises ValueError.
     """
-    return _typed(kind, value, path, 0)
+    return _build(kind, value, path, 0)
 
 
-def shown(value: object) -> str:
+def clean(value: object) -> str:
     """An untrusted value, shortened and safe to print."""
     if isinstance(value, (Mapping, list, tuple)):
         return f"{'an object' if isinstance(value, Mapping) else 'a list'} of {len(value)}"
@@ -60,31 +60,31 @@ def shown(value: object) -> str:
     return ascii(text) if isinstance(value, str) or not (text.isascii() and text.isprintable()) else text
 
 
-def _typed(kind: Any, value: Any, path: str, depth: int) -> Any:
+def _build(kind: Any, value: Any, path: str, depth: int) -> Any:
     if depth > DEEPEST:
         raise SchemaError(path, f"more than {DEEPEST} objects and lists inside each other")
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        made = _typed(arguments[0], value, path, depth)
+        made = _build(arguments[0], value, path, depth)
         size = made if isinstance(made, (int, float)) else len(made)
         if not all(bound.low <= size <= bound.high for bound in arguments[1:]):
-            raise _unexpected(kind, value, path)
+            raise _type_error(kind, value, path)
         return made
     if origin in (Union, types.UnionType):
         return _one_of(kind, value, path, depth)
     if is_dataclass(kind):
-        return _made(kind, value, path, depth)
+        return _build_dataclass(kind, value, path, depth)
     base = origin or kind
     if isinstance(value, dict) and base in (Any, dict, Mapping):
         inner = arguments[1] if arguments else Any
-        return {name: _typed(inner, one, _below(path, name), depth + 1) for name, one in _named(value, path)}
+        return {name: _build(inner, one, _below(path, name), depth + 1) for name, one in _names(value, path)}
     if isinstance(value, (list, tuple)) and base in (Any, list, tuple, Sequence):
         fixed = base is tuple and arguments and ... not in arguments
         kinds = arguments if fixed else (arguments[0] if arguments else Any,) * len(value)
         if len(kinds) != len(value):
-            raise _unexpected(kind, value, path)
+            raise _type_error(kind, value, path)
         pairs = enumerate(zip(kinds, value, strict=True))
-        entries = [_typed(one, entry, f"{path}[{at}]", depth + 1) for at, (one, entry) in pairs]
+        entries = [_build(one, entry, f"{path}[{at}]", depth + 1) for at, (one, entry) in pairs]
         return tuple(entries) if base is tuple else entries
     return _scalar(kind, value, path)
 
@@ -99,35 +99,35 @@ def _scalar(kind: Any, value: Any, path: str) -> Any:
     else:
         fits = type(value) is (type(None) if kind is None else kind)
     if not fits:
-        raise _unexpected(kind, value, path)
+        raise _type_error(kind, value, path)
     if isinstance(value, str) and _SURROGATE.search(value):
-        raise SchemaError(path, f"{shown(value)} has a lone surrogate, which is no character")
+        raise SchemaError(path, f"{clean(value)} has a lone surrogate, which is no character")
     return float(value) if kind is float else value
 
 
 def _one_of(kind: Any, value: Any, path: str, depth: int) -> Any:
     """The value as the first matching member of a union; otherwise, raise the error from the deepest path."""
-    worst = _unexpected(kind, value, path)
+    worst = _type_error(kind, value, path)
     for one in get_args(kind):
         try:
-            return _typed(one, value, path, depth)
+            return _build(one, value, path, depth)
         except SchemaError as error:
             worst = error if len(error.path) > len(worst.path) else worst
     raise worst
 
 
-def _made(kind: Any, value: Any, path: str, depth: int) -> Any:
+def _build_dataclass(kind: Any, value: Any, path: str, depth: int) -> Any:
     if not isinstance(value, dict):
-        raise _unexpected(kind, value, path)
+        raise _type_error(kind, value, path)
     hints, known = _hints(kind), [field for field in fields(kind) if field.init]
-    for name, _ in _named(value, path):
+    for name, _ in _names(value, path):
         if name not in {field.name for field in known}:
             names = ", ".join(field.name for field in known)
             raise SchemaError(_below(path, name), f"there is no such entry, expected {names}")
     for field in known:
         if field.name not in value and field.default is MISSING and field.default_factory is MISSING:
             raise SchemaError(_below(path, field.name), "missing")
-    made = {name: _typed(hints[name], one, _below(path, name), depth + 1) for name, one in value.items()}
+    made = {name: _build(hints[name], one, _below(path, name), depth + 1) for name, one in value.items()}
     try:
         return kind(**made)
     except SchemaError:
@@ -141,7 +141,7 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
 
-def _named(value: dict[Any, Any], path: str) -> Iterable[tuple[str, Any]]:
+def _names(value: dict[Any, Any], path: str) -> Iterable[tuple[str, Any]]:
     for name in value:
         _scalar(str, name, path)
     return value.items()
@@ -149,12 +149,12 @@ def _named(value: dict[Any, Any], path: str) -> Iterable[tuple[str, Any]]:
 
 def _below(path: str, name: str) -> str:
     """The path of an entry, safe to print."""
-    name = name if name.isidentifier() and name.isascii() and len(name) <= LONGEST_SHOWN else shown(name)
+    name = name if name.isidentifier() and name.isascii() and len(name) <= LONGEST_SHOWN else clean(name)
     return f"{path}.{name}" if path else name
 
 
-def _unexpected(kind: Any, value: Any, path: str) -> SchemaError:
-    return SchemaError(path, f"{shown(value)}, expected {_words(kind)}")
+def _type_error(kind: Any, value: Any, path: str) -> SchemaError:
+    return SchemaError(path, f"{clean(value)}, expected {_words(kind)}")
 
 
 def _words(kind: Any) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from backends.files import UNIQUE, owned, remove_abandoned
+from backends.files import UNIQUE, create_locked, remove_abandoned
 
 PREFIX = "attention-parity-"
 
@@ -30,7 +30,7 @@ class Folder:
             path.mkdir(mode=0o700)
             return path
 
-        path, self._lock = owned(make)
+        path, self._lock = create_locked(make)
         self.name = str(path)
 
     def __enter__(self) -> str:

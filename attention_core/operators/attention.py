@@ -329,7 +329,7 @@ def score_option(default: str) -> Option:
     return Option("score", "str", "name of the score", f"'{default}'", keyword_only=True, choices=SCORE_NAMES)
 
 
-def scored(
+def score_layer(
     title: str,
     score: str,
     query_size: int,

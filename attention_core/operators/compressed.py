@@ -72,7 +72,7 @@ _LOW_RANK_FORMULA = (
 )
 
 
-def _scored(sizes: Sizes) -> dict[str, Part]:
+def _score_part(sizes: Sizes) -> dict[str, Part]:
     return {"scored": Part(DOT_PRODUCT_ATTENTION, {name: sizes[name] for name in ("scale", "dropout")})}
 
 
@@ -100,7 +100,7 @@ LOW_RANK_ATTENTION = Layer(
     ),
     complete=lambda config: {**config, "one": 1},
     own_shapes=lambda sizes: dict.fromkeys("EF", (sizes["rank"], sizes["num_positions"])),
-    inside=_scored,
+    inside=_score_part,
     parts={"scored": "the DotProductAttention to the sums, which has none"},
     notes=(
         "There may be fewer keys than num_positions, but not more: the first columns of E and F count. The cost is "
@@ -243,7 +243,7 @@ COMPRESSED_ATTENTION = Layer(
     ),
     complete=_compressed_sizes,
     own_shapes=_compressed_shapes,
-    inside=_scored,
+    inside=_score_part,
     parts={"scored": "the DotProductAttention to the blocks, which has none"},
     notes=(
         "There are ⌈keys / stride⌉ blocks, of which the last is filled with zeros; a block is open where any of its "

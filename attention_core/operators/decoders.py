@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attention_core.errors import check_needed, check_unused
-from attention_core.operators.attention import ALIKE, HIDDEN_SCORES, score_option, scored
+from attention_core.operators.attention import ALIKE, HIDDEN_SCORES, score_layer, score_option
 from attention_core.operators.common import BAHDANAU, CHO_CONTEXT, LUONG, LUONG_FEEDING, MASK, VALID_LENS, WU
 from attention_core.operators.encoders import CELL, EMBED_SIZE, EMBEDDING, TOKENS, VOCAB_SIZE
 from attention_core.operators.local import LOCAL_ATTENTION, NUM_POSITIONS
@@ -242,7 +242,7 @@ def _bahdanau_inside(sizes: Sizes) -> dict[str, Part]:
     names = ("score", "hidden_size", "memory_size", "attention_size", "num_positions", "dropout")
     embedded = sizes["embed_size"] if sizes["reads"] == "both" else 0
     return {
-        "attention": scored("BahdanauDecoder", *(sizes[name] for name in names)),
+        "attention": score_layer("BahdanauDecoder", *(sizes[name] for name in names)),
         "rnn": recurrent_part(sizes["cell"], sizes["memory_size"] + embedded, sizes),
     }
 
@@ -350,7 +350,7 @@ def _luong_inside(sizes: Sizes) -> dict[str, Part]:
     rnn = recurrent_part(sizes["cell"], sizes["embed_size"] + fed, sizes)
     if sizes["alignment"] == "global":
         names = ("score", "hidden_size", "memory_size", "attention_size", "num_positions", "dropout")
-        return {"attention": scored("LuongDecoder", *(sizes[name] for name in names)), "rnn": rnn}
+        return {"attention": score_layer("LuongDecoder", *(sizes[name] for name in names)), "rnn": rnn}
     local = {
         "query_size": sizes["hidden_size"],
         "key_size": sizes["memory_size"],

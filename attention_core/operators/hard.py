@@ -10,8 +10,8 @@ from attention_core.operators.attention import (
     _QUERY_SIZE,
     ALIKE,
     _attention_methods,
+    score_layer,
     score_option,
-    scored,
 )
 from attention_core.operators.common import TIME_MAJOR, WEIGHTS, XU
 from attention_core.operators.local import NUM_POSITIONS
@@ -53,7 +53,7 @@ _LOG_PROB = Operator(
 
 def _hard_inside(sizes: Sizes) -> dict[str, Part]:
     names = ("score", "query_size", "key_size", "hidden_size", "num_positions")
-    return {"scored": scored("HardAttention", *(sizes[name] for name in names))}
+    return {"scored": score_layer("HardAttention", *(sizes[name] for name in names))}
 
 
 HARD_ATTENTION = Layer(

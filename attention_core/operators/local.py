@@ -12,8 +12,8 @@ from attention_core.operators.attention import (
     ALIKE,
     HIDDEN_SCORES,
     _attention_methods,
+    score_layer,
     score_option,
-    scored,
 )
 from attention_core.operators.common import DROPOUT, DROPOUT_MASK, LUONG_LOCAL, OFFSET, TIME_MAJOR
 from attention_core.rules import offset_of_window
@@ -35,7 +35,7 @@ _OFFSET = replace(OFFSET, meaning="position of the first query among the keys, f
 def _local_inside(sizes: Sizes) -> dict[str, Part]:
     score, hidden = sizes["score"], sizes["hidden_size"]
     hidden = hidden if score in HIDDEN_SCORES else None
-    part = scored("LocalAttention", score, sizes["query_size"], sizes["key_size"], hidden, sizes["num_positions"])
+    part = score_layer("LocalAttention", score, sizes["query_size"], sizes["key_size"], hidden, sizes["num_positions"])
     return {"scored": part}
 
 

@@ -13,8 +13,8 @@ from attention_core.operators.attention import (
     HIDDEN,
     INNER_PRODUCTS,
     extension,
+    score_layer,
     score_option,
-    scored,
 )
 from attention_core.operators.common import (
     ABNAR,
@@ -141,7 +141,7 @@ def _heads_sizes(config: Config) -> Sizes:
 def _heads_inside(sizes: Sizes) -> dict[str, Part]:
     head, score = sizes["head_size"], sizes["score"]
     options = sizes["num_positions"], sizes["dropout"], sizes["softcap"]
-    parts = {"scored": scored("MultiHeadAttention", score, head, head, None, *options)}
+    parts = {"scored": score_layer("MultiHeadAttention", score, head, head, None, *options)}
     if sizes["rotary_layout"] is not None:
         base = ROTARY_BASE.value if sizes["rotary_base"] is None else sizes["rotary_base"]
         parts["rotary"] = Part(ROTARY_POSITIONS, {"features": head, "layout": sizes["rotary_layout"], "base": base})

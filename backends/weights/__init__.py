@@ -21,7 +21,7 @@ import numpy as np
 
 from backends.weights import backend_layers
 from backends.weights.configs import UnseenError, layer_named, whole_config
-from backends.weights.engine import assemble, beside, completed, given, written
+from backends.weights.engine import assemble, beside, complete, to_source, with_fixed_options
 from backends.weights.errors import WeightError
 from backends.weights.formats import read_arrays, write_arrays
 from backends.weights.matching import Fit, fits
@@ -75,7 +75,7 @@ def recognise(arrays: Mapping[str, np.ndarray]) -> list[str]:
     If there are several, the arrays alone do not determine the source. A source with several layers, each under its own
     prefix, is found, too. If nothing else fits, layers of the backends of installed frameworks are tried.
     """
-    names = [source.name for source in _tables() if _covered(fits(source, arrays, None, {}))]
+    names = [source.name for source in _tables() if _is_covering(fits(source, arrays, None, {}))]
     return names or [name for name, source in backend_layers.SOURCES.items() if _of_a_backend(source, arrays)]
 
 
@@ -116,11 +116,11 @@ def to_canonical(
     if prefix is not None and not isinstance(prefix, str):
         return _stack(arrays, source, list(prefix), layer, options)
     if source is not None:
-        return _converted(_source(source), arrays, prefix, layer, options)
+        return _convert(_source(source), arrays, prefix, layer, options)
     names = _candidates(arrays, prefix, layer, options)
     several = WeightError(f"the arrays fit {' and '.join(names)}: pass source=... , one of them.")
     try:
-        every = [_converted(SOURCES[name], arrays, prefix, layer, options) for name in names]
+        every = [_convert(SOURCES[name], arrays, prefix, layer, options) for name in names]
     except WeightError as error:  # a layer without the options of another
         raise error if len(names) == 1 else several from error
     if not all(_same(every[0], one) for one in every):
@@ -162,7 +162,7 @@ def from_canonical(
     refusals = []
     for form in forms:
         try:
-            return _written(form, arrays, prefix, spelling, options)
+            return _rename(form, arrays, prefix, spelling, options)
         except WeightError as error:
             refusals.append(str(error))
     raise WeightError(" Or: ".join(dict.fromkeys(refusals)))
@@ -182,7 +182,7 @@ def _source(name: str) -> Source:
     return SOURCES[name]
 
 
-def _covered(every: Sequence[Fit]) -> bool:
+def _is_covering(every: Sequence[Fit]) -> bool:
     """Whether the layers of one source, each under its prefix, are all that there is."""
     left = [set(fit.left_over) for fit in every if fit.fits]
     return bool(left) and not set.intersection(*left)
@@ -207,7 +207,7 @@ def _same(one: Converted, other: Converted) -> bool:
     )
 
 
-def _converted(
+def _convert(
     source: Source,
     arrays: Mapping[str, np.ndarray],
     prefix: str | None,
@@ -226,7 +226,7 @@ def _converted(
     kind = layer_named(fit.form.layer)
     known = {option.name for option in kind.options}
     seen = {name: size for sizes in fit.sizes.values() for name, size in sizes.items() if name in known}
-    config, whole = completed(kind, fit.form, parts, {**seen, **options})
+    config, whole = complete(kind, fit.form, parts, {**seen, **options})
     notes = [f"The names begin with {fit.prefix!r}."] * bool(fit.prefix) + parts.notes
     return Converted(source.name, kind.name, config, whole, parts.used, tuple(dict.fromkeys(notes)), parts.beside)
 
@@ -247,7 +247,9 @@ def _candidates(
     every = [fit for source in _tables() for fit in fits(source, arrays, prefix, options)]
     every.sort(key=_rank)
     names = list(dict.fromkeys(fit.source.name for fit in every if fit.complete))
-    names = names or [source.name for source in _tables() if _covered([fit for fit in every if fit.source is source])]
+    names = names or [
+        source.name for source in _tables() if _is_covering([fit for fit in every if fit.source is source])
+    ]
     if names:
         return names
     hints = []
@@ -265,15 +267,15 @@ def _candidates(
     parts = [fit for fit in every if fit.missing and len(fit.found) > most and _all_absent(fit)]
     hints += [f"{fit.source.name}: {_trouble(fit)}" for fit in parts[:1]]
     hints += [
-        f"{fit.source.name} fits those under prefix={fit.prefix!r}, and {_shortened(fit.left_over)} is left over."
+        f"{fit.source.name} fits those under prefix={fit.prefix!r}, and {_first_names(fit.left_over)} is left over."
         for fit in every
         if fit.fits
     ]
     hints += [f"{fit.source.name}: {_trouble(fit)}" for fit in every if not fit.fits and not fit.missing]
     nearly = "".join(f" {one}" for one in list(dict.fromkeys(hints))[:6])
     raise WeightError(
-        f"no source fits the arrays {_listed(arrays)}.{nearly} Pass source=... and, if only some of the arrays belong "
-        f"to it, prefix=... ; there are {', '.join(SOURCES)}."
+        f"no source fits the arrays {_list_arrays(arrays)}.{nearly} Pass source=... and, if only some of the arrays "
+        f"belong to it, prefix=... ; there are {', '.join(SOURCES)}."
     )
 
 
@@ -286,10 +288,10 @@ def _best(source: Source, arrays: Mapping[str, np.ndarray], prefix: str | None, 
         return complete[0]
     if not every:
         names = ", ".join(row.spellings[0] for row in source.rows if not row.refusal)
-        raise WeightError(f"{source.name}: none of the arrays {_listed(arrays)} has one of its names: {names}.")
+        raise WeightError(f"{source.name}: none of the arrays {_list_arrays(arrays)} has one of its names: {names}.")
     prefixes = list(dict.fromkeys(fit.prefix for fit in fitting))
     if len(prefixes) > 1:
-        several = "" if source.stacked else ", or all of them in the order of the layers"
+        several = "" if source.is_stacked else ", or all of them in the order of the layers"
         listed = ", ".join(map(repr, prefixes))
         raise WeightError(
             f"{source.name} fits under several prefixes: {listed}. Pass prefix=... , one of them{several}."
@@ -304,9 +306,9 @@ def _trouble(fit: Fit) -> str:
         parts = _absent_parts(fit)
         listed = ", ".join(f"{part!r}: ..." for part in parts)
         elsewhere = f" For parts with other names, pass prefix={{'': {fit.prefix!r}, {listed}}}." if parts else ""
-        return f"missing: {_shortened(fit.missing)}; found: {_shortened(list(fit.found)) or 'none'}.{elsewhere}"
+        return f"missing: {_first_names(fit.missing)}; found: {_first_names(list(fit.found)) or 'none'}.{elsewhere}"
     advice = f"pass prefix={fit.prefix!r}" if fit.prefix else "take them out"
-    return f"left over: {_shortened(fit.left_over)}. If they belong to something else, {advice}."
+    return f"left over: {_first_names(fit.left_over)}. If they belong to something else, {advice}."
 
 
 def _rank(fit: Fit) -> tuple[int, int]:
@@ -327,11 +329,11 @@ def _all_absent(fit: Fit) -> bool:
     return not fit.problems and all(plain(name).startswith(parts) for name in fit.missing)
 
 
-def _listed(arrays: Mapping[str, np.ndarray]) -> str:
-    return _shortened([f"{name} {array.shape}" for name, array in arrays.items()])
+def _list_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+    return _first_names([f"{name} {array.shape}" for name, array in arrays.items()])
 
 
-def _shortened(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     """The names, or the first of them."""
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
@@ -367,7 +369,7 @@ def _stack(
     return Converted(converted[0].source, layer.name, config, made, used, tuple(dict.fromkeys(notes)))
 
 
-def _written(
+def _rename(
     form: Source,
     arrays: Mapping[str, np.ndarray],
     prefix: str | Sequence[str],
@@ -377,20 +379,22 @@ def _written(
     """The arrays under a source's names; each layer of a stack under its prefix."""
     layer = layer_named(form.layer)
     shapes = {name: array.shape for name, array in arrays.items() if name not in beside(form)}
-    config, _ = whole_config(layer, shapes, given(form, options), f"{form.name}: ")
+    config, _ = whole_config(layer, shapes, with_fixed_options(form, options), f"{form.name}: ")
     num_layers, bidirectional = config.get("num_layers", 1), bool(config.get("bidirectional", False))
-    if isinstance(prefix, str) and (num_layers == 1 or form.stacked):
+    if isinstance(prefix, str) and (num_layers == 1 or form.is_stacked):
         heads = {"num_heads": config["num_heads"]} if "num_heads" in config else {}
-        return written(form, arrays, prefix, spelling, num_layers, bidirectional, heads)
+        return to_source(form, arrays, prefix, spelling, num_layers, bidirectional, heads)
     prefixes = [prefix] if isinstance(prefix, str) else list(prefix)
-    if len(prefixes) != num_layers or len({plain(one) for one in prefixes}) < num_layers or form.stacked:
-        what = "one prefix for all layers" if form.stacked else f"{num_layers} different prefixes, one for each layer"
+    if len(prefixes) != num_layers or len({plain(one) for one in prefixes}) < num_layers or form.is_stacked:
+        what = (
+            "one prefix for all layers" if form.is_stacked else f"{num_layers} different prefixes, one for each layer"
+        )
         raise WeightError(f"{form.name}: prefix is {prefix!r}, expected {what}.")
     made: dict[str, np.ndarray] = {}
     for index, one in enumerate(prefixes):
         start = f"{index}."
         single = {f"0.{name.removeprefix(start)}": array for name, array in arrays.items() if name.startswith(start)}
-        made |= written(form, single, one, spelling, 1, bidirectional, {})
+        made |= to_source(form, single, one, spelling, 1, bidirectional, {})
     return made
 
 

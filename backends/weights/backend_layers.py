@@ -89,7 +89,7 @@ def read(
     if prefix is not None:
         names = {name: original for name, original in names.items() if name.startswith(plain(prefix))}
     if framework == "tf":
-        names = {IN_LISTS.sub(_numbered, name): original for name, original in names.items()}
+        names = {IN_LISTS.sub(_layer_number, name): original for name, original in names.items()}
         names = {
             _from_h5(name, {other: arrays[original].ndim for other, original in names.items()}): original
             for name, original in names.items()
@@ -105,7 +105,7 @@ def read(
         if unknown or not matched:
             continue
         entries = {entry[0]: (names[name], entry[1]) for name, entry in matched.items() if entry is not None}
-        made = {canonical: _rearranged(canonical, arrays[name], axes) for canonical, (name, axes) in entries.items()}
+        made = {canonical: _rearrange(canonical, arrays[name], axes) for canonical, (name, axes) in entries.items()}
         try:
             which, config = _layer(made, layer, options)
         except WeightError as error:
@@ -120,7 +120,7 @@ def read(
     raise _foreign(framework, strange)
 
 
-def _rearranged(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
+def _rearrange(canonical: str, array: np.ndarray, axes: Axes) -> np.ndarray:
     """The array with the canonical axes; one that has another number of them is refused by its shape later."""
     if canonical.rpartition(".")[2] == "w" and array.shape == (1,):
         return array.reshape(())
@@ -222,7 +222,7 @@ IN_LISTS = re.compile(r"(?<![^.])layers\.transformer_(?:en|de)coder_layer(?:_(\d
 """Matches a layer of a stack, which Keras numbers by the name of its class."""
 
 
-def _numbered(match: re.Match[str]) -> str:
+def _layer_number(match: re.Match[str]) -> str:
     return f"layers.{match[1] or 0}"
 
 

@@ -114,7 +114,7 @@ def _score(layer: str, shapes: Shapes, query_size: int, key_size: int, options: 
     return {"score": score, **positions}
 
 
-def _hidden(shapes: Shapes, score: str, option: str = "hidden_size") -> dict[str, Any]:
+def _hidden_size(shapes: Shapes, score: str, option: str = "hidden_size") -> dict[str, Any]:
     """The features of the score's hidden layer, if it has one, as an option of that name."""
     name = {"additive": "w_v", "concat": "v", "concat_bias": "v"}.get(score)
     return {} if name is None else {option: _size(shapes, name, 1, 0)}
@@ -133,7 +133,7 @@ def _local(shapes: Shapes, options: Options) -> dict[str, Any]:
     scored = inner(shapes, "scored")
     sizes = _sides(scored, options, _size(shapes, "W_p", 2, 1) if "W_p" in shapes else None)
     config |= sizes | _score("LocalAttention", scored, sizes["query_size"], sizes["key_size"], options)
-    hidden = {"hidden_size": _size(shapes, "W_p", 2, 0)} if "W_p" in shapes else _hidden(scored, config["score"])
+    hidden = {"hidden_size": _size(shapes, "W_p", 2, 0)} if "W_p" in shapes else _hidden_size(scored, config["score"])
     return config | hidden
 
 
@@ -141,7 +141,7 @@ def _hard(shapes: Shapes, options: Options) -> dict[str, Any]:
     scored = inner(shapes, "scored")
     sizes = _sides(scored, options, None)
     config = sizes | _score("HardAttention", scored, sizes["query_size"], sizes["key_size"], options)
-    return config | _hidden(scored, config["score"])
+    return config | _hidden_size(scored, config["score"])
 
 
 def _sides(scored: Shapes, options: Options, query_size: int | None) -> dict[str, Any]:
@@ -304,7 +304,7 @@ def _decoder(shapes: Shapes, options: Options) -> dict[str, Any]:
 
 def _attending(layer: str, config: dict[str, Any], attention: Shapes, options: Options) -> dict[str, Any]:
     config |= _score(layer, attention, config["hidden_size"], config["memory_size"], options)
-    return config | _hidden(attention, config["score"], "attention_size")
+    return config | _hidden_size(attention, config["score"], "attention_size")
 
 
 def _bahdanau(shapes: Shapes, options: Options) -> dict[str, Any]:

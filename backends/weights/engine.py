@@ -12,7 +12,7 @@ from attention_core.specification import FLOATING, Layer
 from backends.weights.configs import whole_config
 from backends.weights.errors import WeightError
 from backends.weights.matching import Cell, Fit, cells
-from backends.weights.rearrange import rearranged, shape_of, solve
+from backends.weights.rearrange import rearrange_sides, shape_of, solve
 from backends.weights.table import Source, plain
 
 # ------------------------------------------------------------------------------------------------ to canonical
@@ -49,12 +49,12 @@ def assemble(fit: Fit, arrays: Mapping[str, np.ndarray]) -> Parts:
             continue
         if row.scaled_by and plain(row.scaled_by) in by_name:
             factor = by_name[plain(row.scaled_by)]
-            array, names = _scaled(array, arrays[factor], row.normalised), [name, factor]
+            array, names = _scale(array, arrays[factor], row.normalised), [name, factor]
             notes.append(f"{factor} is multiplied into {name}.")
         if not row.holds:
             continue
         start, end = row.sides
-        blocks = rearranged(array, start, end, fit.sizes[cell.group])
+        blocks = rearrange_sides(array, start, end, fit.sizes[cell.group])
         for hold, block in zip(row.holds, blocks if len(row.holds) > 1 else [blocks], strict=True):
             slot = cell.canonical(hold)
             if hold[0] == "*":
@@ -83,21 +83,21 @@ def assemble(fit: Fit, arrays: Mapping[str, np.ndarray]) -> Parts:
     return Parts(made, beside, {key: tuple(dict.fromkeys(names)) for key, names in used.items()}, notes)
 
 
-def _scaled(array: np.ndarray, factor: np.ndarray, normalised: bool) -> np.ndarray:
+def _scale(array: np.ndarray, factor: np.ndarray, normalised: bool) -> np.ndarray:
     wide = array.astype(np.float64)
     if normalised:
         wide = wide / np.sqrt(np.sum(wide * wide))
     return (wide * factor.astype(np.float64)).astype(array.dtype)
 
 
-def completed(
+def complete(
     layer: Layer, form: Source, parts: Parts, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The constructor's arguments and all canonical arrays: those that the source fixes or leaves out included."""
     made = dict(parts.arrays)
     dtype = next(iter(made.values())).dtype if made else np.dtype("float32")
     made |= {name: np.eye(made[like].size, dtype=dtype) for name, like in identities(form).items()}
-    if layer.name in ("GRU", "LSTM") or form.stacked:
+    if layer.name in ("GRU", "LSTM") or form.is_stacked:
         for name in list(made):
             if name.endswith("U"):
                 gate, hidden = made[name].shape[0], made[name].shape[-1]
@@ -108,11 +108,11 @@ def completed(
                         made[key] = np.zeros(shape, dtype)
                         parts.notes.append(f"{key} is 0: the source has none.")
     shapes = {name: array.shape for name, array in made.items()}
-    config, expected = whole_config(layer, shapes, given(form, options), f"{form.name}: ")
+    config, expected = whole_config(layer, shapes, with_fixed_options(form, options), f"{form.name}: ")
     return config, {name: made[name] for name in expected}
 
 
-def given(form: Source, options: Mapping[str, Any]) -> dict[str, Any]:
+def with_fixed_options(form: Source, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options, with those that the source fixes.
 
     Raises: WeightError if they contradict each other.
@@ -131,7 +131,7 @@ def identities(form: Source) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------ from canonical
 
 
-def written(
+def to_source(
     form: Source,
     arrays: Mapping[str, np.ndarray],
     prefix: str,
@@ -149,7 +149,7 @@ def written(
     made: dict[str, np.ndarray] = {}
     for group in dict.fromkeys(cell.group for cell in every):
         group_cells = [cell for cell in every if cell.group == group]
-        joined = {cell.name: _joined(form, cell, arrays) for cell in group_cells if cell.row.holds}
+        joined = {cell.name: _join(form, cell, arrays) for cell in group_cells if cell.row.holds}
         present = {name: array for name, array in joined.items() if array is not None}
         rows = {cell.name: cell.row for cell in group_cells}
         solved = solve([(rows[name].sides[1], array.shape) for name, array in present.items()], sizes)
@@ -165,7 +165,7 @@ def written(
                     raise WeightError(
                         f"{form.name}: {unknown} cannot be inferred from the arrays: pass {unknown}=... ."
                     )
-                made[prefix + name] = rearranged(present[name], end, start, solved)
+                made[prefix + name] = rearrange_sides(present[name], end, start, solved)
             elif row.zero and shape is not None:
                 made[prefix + name] = np.zeros(shape, next(iter(present.values())).dtype)
     return made
@@ -183,7 +183,7 @@ def _check_places(form: Source, every: Sequence[Cell], arrays: Mapping[str, np.n
         raise WeightError(f"{form.name} has no place for {name} {array.shape}.")
 
 
-def _joined(form: Source, cell: Cell, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
+def _join(form: Source, cell: Cell, arrays: Mapping[str, np.ndarray]) -> np.ndarray | None:
     """The content of an array of the source, with its blocks first; None if it is optional and absent."""
     blocks = list(_blocks(cell, arrays))
     absent = [cell.canonical(hold)[0] for hold, block in zip(cell.row.holds, blocks, strict=True) if block is None]

@@ -10,7 +10,7 @@ class WeightError(ValueError):
     """A file of weights cannot be read, or its arrays cannot be converted."""
 
 
-def needed(name: str) -> Any:
+def import_library(name: str) -> Any:
     """Import a library that is required by a file format.
 
     Raises: WeightError if it is not installed.

@@ -39,7 +39,7 @@ def cells(form: Source, spelling: int, num_layers: int, bidirectional: bool) -> 
     bidirectional = bidirectional and len(words) > 1
     listed = []
     for row in form.rows:
-        template = row.spelled(spelling)
+        template = row.name_in(spelling)
         for layer in range(num_layers if "{layer}" in template else 1):
             for backward in (False, True) if bidirectional and "{direction}" in template else (False,):
                 word = (words[1 + backward] if bidirectional else words[0]).replace("*", form.layer.lower())
@@ -51,7 +51,7 @@ def _regex(form: Source, spelling: int, row: Row) -> re.Pattern[str]:
     """Matches the names of a row, with the prefix, the number of the layer and the direction as groups."""
     words = [re.escape(plain(word)).replace(r"\*", "[^.]*") for word in form.words(spelling)]
     groups = ("backward", "forward", "single") if len(words) > 1 else ("single",)
-    text = re.escape(plain(row.spelled(spelling))).replace(re.escape("{layer}"), r"(?P<layer>\d{1,4})")
+    text = re.escape(plain(row.name_in(spelling))).replace(re.escape("{layer}"), r"(?P<layer>\d{1,4})")
     choices = "|".join(f"(?P<{group}>{word})" for group, word in zip(groups, reversed(words), strict=True))
     text = text.replace(re.escape("{direction}"), f"(?:{choices})")
     return re.compile(rf"(?P<prefix>|.*?[{re.escape(form.prefix_ends)}]){text}")
@@ -158,7 +158,7 @@ def _misfits(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], given: M
             continue
         shape = arrays[name].shape
         axes = row.axes.partition("->")[0].strip()
-        text = f"{name} has shape {shape}, expected {_expected(row, sizes)} by the other arrays (axes {axes!r})."
+        text = f"{name} has shape {shape}, expected {_expected_shape(row, sizes)} by the other arrays (axes {axes!r})."
         if len(shape) > 1 and solve([*others, (row.sides[0], shape[::-1])], given) is not None:
             transposed.append(f"{text} Its transpose would fit.")
         else:
@@ -175,14 +175,14 @@ def _contradictions(rows: Mapping[str, Row], arrays: Mapping[str, np.ndarray], g
         if solve(longer, given) is not None:
             fitting = longer
             continue
-        axes, expected = row.axes.partition("->")[0].strip(), _expected(row, solve(fitting, given) or {})
+        axes, expected = row.axes.partition("->")[0].strip(), _expected_shape(row, solve(fitting, given) or {})
         messages.append(
             f"{name} has shape {arrays[name].shape}, expected {expected} by the arrays before it (axes {axes!r})."
         )
     return messages
 
 
-def _expected(row: Row, sizes: Mapping[str, int]) -> str:
+def _expected_shape(row: Row, sizes: Mapping[str, int]) -> str:
     """The shape as far as it is known, with the names of the axes that are not."""
     listed = []
     for axis in row.sides[0]:

@@ -22,7 +22,7 @@ def _base(name: str) -> str:
 
 
 @cache
-def parsed(axes: str) -> tuple[Side, Side]:
+def parse(axes: str) -> tuple[Side, Side]:
     """Both sides of a text."""
     left, right = (_side(text) for text in axes.split("->"))
     named = [sorted(name for axis in side for name in axis) for side in (left, right)]
@@ -85,7 +85,7 @@ def shape_of(side: Side, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     return tuple(math.prod(sizes[_base(name)] for name in axis) for axis in side)
 
 
-def rearranged(array: np.ndarray, start: Side, end: Side, sizes: Mapping[str, int]) -> np.ndarray:
+def rearrange_sides(array: np.ndarray, start: Side, end: Side, sizes: Mapping[str, int]) -> np.ndarray:
     """The array with the axes of start, as an array with those of end."""
     names = [name for axis in start for name in axis]
     order = [name for axis in end for name in axis]

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.weights.rearrange import Side, parsed
+from backends.weights.rearrange import Side, parse
 
 GATES = {"r": 0, "z": 1, "n": 2, "i": 0, "f": 1, "g": 2, "o": 3}
 """The index of each gate in a canonical array."""
@@ -50,7 +50,7 @@ class Row:
     zero: bool = False
 
     @classmethod
-    def refused(cls, name: str, refusal: str, rank: int | None = None) -> Row:
+    def absent(cls, name: str, refusal: str, rank: int | None = None) -> Row:
         """An array that the specification does not have."""
         return cls(name, refusal=refusal, rank=rank)
 
@@ -64,14 +64,14 @@ class Row:
         """The spellings of the name."""
         return tuple(part.strip() for part in self.name.split(" | "))
 
-    def spelled(self, spelling: int) -> str:
+    def name_in(self, spelling: int) -> str:
         """The name in one spelling of the table."""
         return self.spellings[spelling if len(self.spellings) > 1 else 0]
 
     @property
     def sides(self) -> tuple[Side, Side]:
         """The axes here, and the canonical ones."""
-        return parsed(self.axes)
+        return parse(self.axes)
 
 
 def gates(names: str, order: str, path: str = STACKED) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ class Source:
         return self.directions[spelling] if len(self.directions) > spelling else self.directions[0]
 
     @property
-    def stacked(self) -> bool:
+    def is_stacked(self) -> bool:
         """Whether a table has several layers, by number."""
         return any("{layer}" in row.name for row in self.rows)
 
@@ -181,14 +181,14 @@ def inside(part: str, *tables: Sequence[Row], canonical: str = "", separator: st
         spellings = rows[0].spellings if len(rows) == 1 else [row.spellings[0] for row in rows]
         count = max(len(spellings), len(owner.spellings))
         names = " | ".join(
-            f"{owner.spelled(number)}{separator}{spellings[number % len(spellings)]}" for number in range(count)
+            f"{owner.name_in(number)}{separator}{spellings[number % len(spellings)]}" for number in range(count)
         )
         holds = tuple(re.sub(r"^([+*]?)", rf"\1{canonical or part}.", hold) for hold in rows[0].holds)
         made.append(replace(rows[0], name=names, holds=holds))
     return tuple(made)
 
 
-def dotted(source: Source, name: str) -> Source:
+def with_dots(source: Source, name: str) -> Source:
     """The table of another source, whose arrays have the same names with dots for slashes."""
     rows = tuple(replace(row, name=row.name.replace("/", ".")) for row in source.rows)
     directions = tuple(tuple(word.replace("/", ".") for word in words) for words in source.directions)

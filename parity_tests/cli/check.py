@@ -19,7 +19,7 @@ from rich.text import Text
 from attention_core.errors import AttentionError
 from backends.archives import ArchiveError, regular_file
 from backends.requirements import XLA_LEVEL
-from backends.schema import SchemaError, shown, typed
+from backends.schema import SchemaError, build, clean
 from backends.weights import WeightError
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import (
@@ -416,20 +416,20 @@ def request_of(
     kind = stated.get("kind")
     fields: dict[str, Any] = {name: stated[name] for name in stated if name not in ("kind", "command", "other_python")}
     try:
-        if typed(bool, stated.get("other_python"), "request.other_python") and not pythons:
+        if build(bool, stated.get("other_python"), "request.other_python") and not pythons:
             raise CertificateError("the certificate was written with another interpreter: pass --python")
         if kind == "check":
-            request = typed(Request, fields, "request")
+            request = build(Request, fields, "request")
             if max_bytes is not None:
                 raise CertificateError("--max-bytes applies to certificates of `convert` only")
             return replace(request, target=target, python=pythons[0] if pythons else None), request.target
         if kind == "convert":
-            conversion = typed(Conversion, fields, "request")
+            conversion = build(Conversion, fields, "request")
             chosen = options.interpreters(pythons)
             return replace(conversion, file=target, max_bytes=max_bytes, pythons=chosen), conversion.file
     except SchemaError as error:
         raise CertificateError(f"invalid request in the certificate: {error}") from error
-    raise CertificateError(f"the certificate is of {shown(kind)}, which `verify` cannot repeat")
+    raise CertificateError(f"the certificate is of {clean(kind)}, which `verify` cannot repeat")
 
 
 def placed(
@@ -455,7 +455,7 @@ def placed(
     )
     if file is None:
         where = " or ".join(map(str, folders))
-        raise CertificateError(f"it lists {shown(name)}, which is not in {where}: name the file with --file")
+        raise CertificateError(f"it lists {clean(name)}, which is not in {where}: name the file with --file")
     if isinstance(request, Request):
         return replace(request, divergences=str(file)), {name: file}
     return replace(request, output=str(file)), {stated: target, name: file}

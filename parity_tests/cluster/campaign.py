@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from backends.archives import ArchiveError
-from backends.schema import SchemaError, shown, typed
+from backends.schema import SchemaError, build, clean
 from parity_tests.cluster import worker
 from parity_tests.cluster.client import Cluster, Key
 from parity_tests.cluster.pieces import Failure
@@ -88,20 +88,20 @@ class Log:
         for name, value in header.items():
             if first.get(name) != value:
                 raise LogError(
-                    f"{self.path}: {name} is {shown(first.get(name))}, expected {shown(value)}: name another file, or "
+                    f"{self.path}: {name} is {clean(first.get(name))}, expected {clean(value)}: name another file, or "
                     "continue that campaign with its own options"
                 )
         for number, entry in enumerate(rest, 2):
             try:
-                column = typed(tuple[str, str, str], entry.get("column"), "column")
-                self.seconds = typed(float, entry.get("seconds"), "seconds")
+                column = build(tuple[str, str, str], entry.get("column"), "column")
+                self.seconds = build(float, entry.get("seconds"), "seconds")
                 self.entries.append((column, counts_in(entry.get("counts"), f"{self.path}, line {number}")))
             except (SchemaError, ArchiveError) as error:
                 raise LogError(f"{self.path}, line {number}: {error}") from error
 
     def _parsed(self, number: int, line: bytes) -> dict[str, Any]:
         try:
-            entry: dict[str, Any] = typed(dict[str, Any], json.loads(line))
+            entry: dict[str, Any] = build(dict[str, Any], json.loads(line))
             return entry
         except ValueError as error:
             raise LogError(f"{self.path}, line {number}: {error}; expected the file of a campaign") from error

@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis.errors import HypothesisDeprecationWarning
 
 from backends.archives import ArchiveError, pack_arrays, unpack_arrays
-from backends.schema import SchemaError, typed
+from backends.schema import SchemaError, build
 from parity_tests.cases.draw import FAMILY, draw
 from parity_tests.cluster.pieces import Failure, Unable
 from parity_tests.cluster.worker import Order, serving
@@ -174,7 +174,7 @@ def counts_in(content: Any, source: str) -> Counts:
     Raises: ArchiveError if they are none.
     """
     try:
-        counts: Counts = typed(Counts, content)
+        counts: Counts = build(Counts, content)
         for found in counts.findings:
             parsed(found.line)
     except (SchemaError, ValueError) as error:

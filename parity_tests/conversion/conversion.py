@@ -18,7 +18,7 @@ from attention_core.operators import LAYERS
 from attention_core.specification import FLOATING, Layer
 from backends import FRAMEWORKS, idiom_of, weights
 from backends.archives import LONGEST_NAME, ArchiveError
-from backends.schema import SchemaError, typed
+from backends.schema import SchemaError, build
 from backends.weights import SOURCES, Converted, WeightError
 from backends.weights.configs import check_shapes, config_of, layer_named
 from backends.weights.matching import fits
@@ -43,7 +43,7 @@ CANONICAL = "canonical"
 def is_numbered(name: str) -> bool:
     """Whether a layer of that source is part of a stack, whose arrays the source's target takes by number."""
     source = SOURCES.get(name)
-    return source is not None and source.layer in ("GRU", "LSTM") and not source.stacked
+    return source is not None and source.layer in ("GRU", "LSTM") and not source.is_stacked
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def _canonical_header(file: Path) -> dict[str, Any]:
     if "layer" not in header or "config" not in header:
         return {}
     try:
-        return {**typed(dict[str, Option], header["config"], "config"), "layer": typed(str, header["layer"], "layer")}
+        return {**build(dict[str, Option], header["config"], "config"), "layer": build(str, header["layer"], "layer")}
     except SchemaError as error:
         raise ArchiveError(f"{file}: the header is invalid: {error}") from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from backends.archives import regular_file
-from backends.schema import Range, SchemaError, typed
+from backends.schema import Range, SchemaError, build
 from parity_tests.format.call import SECOND
 from parity_tests.judge.verdict import Verdict
 from parity_tests.workers.recordings import backend_of
@@ -88,9 +88,9 @@ def load_divergences(path: Path | None = None, backend: str = "") -> list[Diverg
     except (OSError, ValueError, RecursionError) as error:
         raise DivergenceError(f"{path}: {error}") from error
     try:
-        entries = typed(Entries, content).divergence
+        entries = build(Entries, content).divergence
         return [
-            typed(Divergence, {"backend": backend, **entry}, f"divergence[{number}]")
+            build(Divergence, {"backend": backend, **entry}, f"divergence[{number}]")
             for number, entry in enumerate(entries)
         ]
     except SchemaError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.archives import regular_file
-from backends.schema import typed
+from backends.schema import build
 from parity_tests.format.case import DTYPES
 from parity_tests.judge.tolerances import Tolerance, entry_tolerance_of, tolerance_of
 from parity_tests.judge.verdict import Verdict
@@ -33,7 +33,7 @@ def verdicts_of(path: Path) -> list[Verdict]:
     Raises: ReportError if the file is not a report.
     """
     try:
-        report: Report = typed(Report, json.loads(regular_file(path).read_text(encoding="utf-8")))
+        report: Report = build(Report, json.loads(regular_file(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
         what = "expected a JSON file written by `run --json`"
         raise ReportError(f"{path} is not a report: {error}; {what}") from error

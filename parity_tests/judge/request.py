@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attention_core.errors import PATHS
-from backends.schema import shown
+from backends.schema import clean
 from parity_tests.cases.suite import NAMES as OPERATORS
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.case import DTYPES
@@ -57,15 +57,15 @@ class Request:
     def __post_init__(self) -> None:
         for name, given, known in (("dtypes", self.dtypes, DTYPES), ("operators", self.operators, OPERATORS)):
             if unknown := [one for one in given if one not in known]:
-                raise ValueError(f"{name}: {shown(unknown[0])}, expected some of {', '.join(known)}")
+                raise ValueError(f"{name}: {clean(unknown[0])}, expected some of {', '.join(known)}")
         if not self.dtypes:
             raise ValueError(f"dtypes: none, expected some of {', '.join(DTYPES)}")
         if re.fullmatch(DEVICE, self.device) is None:
-            raise ValueError(f"device: {shown(self.device)}, expected cpu, cuda, or an index such as cuda:1")
+            raise ValueError(f"device: {clean(self.device)}, expected cpu, cuda, or an index such as cuda:1")
         if self.path not in (*PATHS, None):
-            raise ValueError(f"path: {shown(self.path)}, expected one of {', '.join(PATHS)}")
+            raise ValueError(f"path: {clean(self.path)}, expected one of {', '.join(PATHS)}")
         if self.seed is not None and self.seed < 0:
-            raise ValueError(f"seed: {shown(self.seed)}, expected 0 or more")
+            raise ValueError(f"seed: {clean(self.seed)}, expected 0 or more")
 
     @property
     def selection(self) -> Selection:

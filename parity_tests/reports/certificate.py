@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from attention_core.operators import SPECIFICATION_VERSION
 from backends.archives import ArchiveError, regular_file
-from backends.schema import SchemaError, shown, typed
+from backends.schema import SchemaError, build, clean
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Status, Verdict
 from parity_tests.reports.table import missing
@@ -164,9 +164,9 @@ def load(path: Path) -> Certificate:
     if not isinstance(content, dict) or content.get("kind") != KIND:
         raise CertificateError(f"{path} is not a certificate: expected a JSON file written by `check --certificate`")
     if content.get("format") != FORMAT:
-        raise CertificateError(f"{path} has the format {shown(content.get('format'))}, expected {FORMAT}")
+        raise CertificateError(f"{path} has the format {clean(content.get('format'))}, expected {FORMAT}")
     try:
-        typed(Content, content)
+        build(Content, content)
     except SchemaError as error:
         raise CertificateError(f"{path} is not a certificate: {error}") from error
     if content["digest"] != _digest({name: value for name, value in content.items() if name != "digest"}):

@@ -24,7 +24,7 @@ from attention_core.operators.training import Batch
 from attention_core.operators.translation import TRANSLATORS
 from attention_core.specification import Layer, Sizes
 from backends.archives import ArchiveError
-from backends.schema import Range, SchemaError, shown, typed
+from backends.schema import Range, SchemaError, build, clean
 from parity_tests.translation import corpus
 from parity_tests.translation.corpus import Vocabulary
 
@@ -290,7 +290,7 @@ class Model:
         """
         arrays, entries = backends.load_archive(path, KIND)
         try:
-            header = typed(Header, entries)
+            header = build(Header, entries)
             settings = header.settings
             if missing := sorted({setting.name for setting in fields(Settings)} - set(entries["settings"])):
                 raise SchemaError(f"settings.{missing[0]}", "missing")
@@ -334,7 +334,7 @@ def _vocabulary(path: str, tokens: tuple[str, ...]) -> Vocabulary:
     for number, token in enumerate(tokens):
         if corpus.CONTROL.search(token):
             raise SchemaError(
-                f"{path}[{number}]", f"{shown(token)} has a control character, which a corpus cannot contain"
+                f"{path}[{number}]", f"{clean(token)} has a control character, which a corpus cannot contain"
             )
     return Vocabulary(tokens)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import backends
 from backends.archives import ArchiveError
-from backends.schema import typed
+from backends.schema import build
 from parity_tests.translation.corpus import CorpusError, Pair, dates, read_corpus
 from parity_tests.translation.model import DATES, SETTINGS_OF, Data, Model, Settings, digest_of, read_data
 
@@ -59,7 +59,7 @@ def new_settings(
     model = chosen.get("model", Settings.model)
     others = {setting for other, names in SETTINGS_OF.items() if other != model for setting in names}
     defaults = {setting: value for setting, value in DATE_SETTINGS.items() if name == DATES and setting not in others}
-    return typed(Settings, {**defaults, **chosen, "corpus": name, "digest": digest_of(pairs)}), pairs
+    return build(Settings, {**defaults, **chosen, "corpus": name, "digest": digest_of(pairs)}), pairs
 
 
 def data_of(settings: Settings, corpus: Path | None, read: Read = read_pairs) -> Data:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from backends.archives import ArchiveError, foreign_arrays, regular_file
-from backends.schema import shown, typed
+from backends.schema import build, clean
 from parity_tests.format.case import Arrays, Case, is_floating
 from parity_tests.format.selection import Cell, Selection
 from parity_tests.vectors.description import GRADIENT, quantity_name
@@ -35,8 +35,8 @@ class Vectors:
         """
         path = folder / INDEX
         try:
-            index: Index = typed(Index, json.loads(regular_file(path).read_text(encoding="utf-8")))
-            typed(Selection, index.selection, "selection")
+            index: Index = build(Index, json.loads(regular_file(path).read_text(encoding="utf-8")))
+            build(Selection, index.selection, "selection")
         except (OSError, ValueError, RecursionError) as error:
             what = "expected a folder written by `attention-parity export`"
             raise ArchiveError(f"{path} is not an index of vectors: {error}; {what}") from error
@@ -44,7 +44,7 @@ class Vectors:
             raise ArchiveError(f"{path} does not match its digest: it was changed; export the vectors again")
         for name, digest in index.files.items():
             if name != str(PurePosixPath(name)) or name.startswith("/") or ".." in PurePosixPath(name).parts:
-                raise ArchiveError(f"{path}: {shown(name)} is not the path of a file in its folder")
+                raise ArchiveError(f"{path}: {clean(name)} is not the path of a file in its folder")
             if hashlib.sha256(regular_file(folder / name).read_bytes()).hexdigest() != digest:
                 raise ArchiveError(f"{folder / name} does not match its digest in {INDEX}: export the vectors again")
         return cls(folder, index)
@@ -73,10 +73,10 @@ class Vectors:
             entry = self.index.vectors.get(f"{case}/{dtype}")
             if entry is None:
                 expected = f"an id and an answer of {self.folder / INDEX}"
-                raise ArchiveError(f"{file}: {shown(name)} answers no vector: expected {expected}")
+                raise ArchiveError(f"{file}: {clean(name)} answers no vector: expected {expected}")
             if answer not in entry.answers:
                 expected = ", ".join(entry.answers)
-                raise ArchiveError(f"{file}: {shown(name)} is no answer to this vector: expected {expected}")
+                raise ArchiveError(f"{file}: {clean(name)} is no answer to this vector: expected {expected}")
             found[f"{case}/{dtype}"][quantity_name(answer)] = array
         recording = self._recording(re.sub(r"[^\w.-]", "_", file.stem)[-40:].lstrip(".-") or "answers")
         for cell in cells:
@@ -98,7 +98,7 @@ class Vectors:
             name,
             "cpu",
             inputs={key: entry.cell for key, entry in index.vectors.items()},
-            selection=typed(Selection, index.selection),
+            selection=build(Selection, index.selection),
             seed=index.seed,
             specification=index.specification,
             attention_parity=index.attention_parity,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from backends.schema import typed
+from backends.schema import build
 
 LONGEST_MESSAGE, LONGEST_TRACE = 4_000, 40_000
 """The maximum length of a message and of a trace, which keep both ends."""
@@ -46,7 +46,7 @@ class Answer:
 
         Raises: SchemaError if an entry is invalid.
         """
-        answer: Answer = typed(cls, {name: header[name] for name in FIELDS if name in header})
+        answer: Answer = build(cls, {name: header[name] for name in FIELDS if name in header})
         return answer
 
     def as_json(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import attention_core
 import backends
 import parity_tests
 from backends.archives import ArchiveError, unpack_arrays
-from backends.schema import SchemaError, shown, typed
+from backends.schema import SchemaError, build, clean
 from parity_tests.folders import Folder
 from parity_tests.format.expected import CACHE, programs_folder
 from parity_tests.format.selection import Cell
@@ -249,9 +249,9 @@ class Worker:
         if kind == "refusal":
             raise Refusal("error", harmless(str(header.get("reason")), KEPT_BYTES))
         if kind != "hello":
-            raise self.fault("error", f"the worker's first frame is {shown(kind)}, expected hello")
+            raise self.fault("error", f"the worker's first frame is {clean(kind)}, expected hello")
         try:
-            typed(Hello, header)
+            build(Hello, header)
         except SchemaError as error:
             raise self.fault("error", f"the worker's header is invalid: {error}") from error
         return header
@@ -409,10 +409,10 @@ class Server:
                 waiting.insert(0, before)
                 raise worker.fault("error", "the worker answered this cell twice")
             if header.get("key") != waiting[0].key:
-                raise worker.fault("error", f"the worker answered {shown(header.get('key'))} out of order")
+                raise worker.fault("error", f"the worker answered {clean(header.get('key'))} out of order")
             try:
                 answer = Answer.of(header)
-                recording.files |= typed(dict[str, str], header.get("files", {}), "files")
+                recording.files |= build(dict[str, str], header.get("files", {}), "files")
             except SchemaError as error:
                 raise worker.fault("error", f"the worker sent a damaged frame: {error}") from error
             before = waiting.pop(0)

@@ -28,7 +28,7 @@ def read_arrays(path: str | Path, max_bytes: int | None = None) -> dict[str, np.
     or if its arrays exceed max_bytes.
     """
     path = Path(path)
-    reader = _chosen(path, READERS, "read")
+    reader = _choose(path, READERS, "read")
     try:
         limits = Limits(backends.regular_file(path), max_bytes)
     except backends.ArchiveError as error:
@@ -57,7 +57,7 @@ def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
     Raises: WeightError if the format cannot be written, or not with these names.
     """
     path = Path(path)
-    writer = _chosen(path, WRITERS, "written")
+    writer = _choose(path, WRITERS, "written")
     partial = path.with_name(f"{uuid4().hex}.{path.name}")  # a file is there in full, or not at all
     try:
         writer(partial, {name: np.asarray(array) for name, array in arrays.items()})
@@ -68,7 +68,7 @@ def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _chosen(path: Path, kinds: Mapping[str, Callable], done: str) -> Callable:
+def _choose(path: Path, kinds: Mapping[str, Callable], done: str) -> Callable:
     for suffix, function in kinds.items():
         if path.name.endswith(suffix):
             return function

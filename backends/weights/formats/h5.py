@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from backends.weights.errors import WeightError, needed
+from backends.weights.errors import WeightError, import_library
 from backends.weights.formats.limits import Limits
 
 DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3
@@ -20,7 +20,7 @@ DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3
 
 def read(path: Path | BytesIO, limits: Limits) -> dict[str, np.ndarray]:
     """The datasets of a file by their paths in it."""
-    h5py = needed("h5py")
+    h5py = import_library("h5py")
     arrays: dict[str, np.ndarray] = {}
 
     def keep(name: str, item: Any) -> None:
@@ -79,7 +79,7 @@ def _check_chunks(name: str, item: Any, limits: Limits) -> None:
 
 def write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write a file of these arrays, under the numbers by which Keras finds them."""
-    h5py = needed("h5py")
+    h5py = import_library("h5py")
     if not all("vars/" in name for name in arrays):
         raise WeightError(
             "Keras finds a layer's variables by number: name them as it does, layers/gru/cell/vars/0 "

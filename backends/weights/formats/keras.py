@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from backends.weights.errors import WeightError, needed
+from backends.weights.errors import WeightError, import_library
 from backends.weights.formats import h5
 from backends.weights.formats.limits import Limits
 
@@ -18,7 +18,7 @@ WEIGHTS = "model.weights.h5"
 
 def read(path: Path, limits: Limits) -> dict[str, np.ndarray]:
     """The datasets of the weight file by path, after checking its checksum."""
-    needed("h5py")
+    import_library("h5py")
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.namelist().count(WEIGHTS) != 1:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from backends.schema import shown
+from backends.schema import clean
 from backends.weights.errors import WeightError
 
 EXPANSION, FLOOR = 8, 2**24
@@ -34,7 +34,7 @@ class Limits:
         Raises: WeightError if the limit is exceeded, or its name is not printable.
         """
         if len(name) > LONGEST_NAME or not name.isprintable():
-            raise WeightError(f"an array is called {shown(name)}: expected at most {LONGEST_NAME} printable characters")
+            raise WeightError(f"an array is called {clean(name)}: expected at most {LONGEST_NAME} printable characters")
         if any(size < 0 for size in shape):
             raise WeightError(f"{name} has the shape {tuple(shape)}: the file is damaged")
         self.counted += ENTRY + itemsize * math.prod(max(size, 1) for size in shape)
@@ -51,6 +51,6 @@ class Limits:
         """
         if depth > DEEPEST:
             raise WeightError(
-                f"{shown(name)} is nested more than {DEEPEST} levels deep, or refers to itself: save the arrays by name"
+                f"{clean(name)} is nested more than {DEEPEST} levels deep, or refers to itself: save the arrays by name"
             )
         self.count(name)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from backends.schema import shown
-from backends.weights.errors import WeightError, needed
+from backends.schema import clean
+from backends.weights.errors import WeightError, import_library
 from backends.weights.formats.limits import Limits
 
 INPUTS = {"GRU": {1: "W", 2: "R", 3: "B"}, "LSTM": {1: "W", 2: "R", 3: "B", 7: "P"}}
@@ -32,7 +32,7 @@ def read(path: Path, limits: Limits) -> dict[str, np.ndarray]:
 
     Raises: WeightError if it is not a model, or a GRU or LSTM node computes a different function from the layers here.
     """
-    onnx = needed("onnx")
+    onnx = import_library("onnx")
     if limits.size > LARGEST:
         raise WeightError(f"the file is larger than {LARGEST:,} bytes, the most that an ONNX file can have")
     try:
@@ -50,7 +50,7 @@ def read(path: Path, limits: Limits) -> dict[str, np.ndarray]:
         raise
     except Exception as error:
         reason = str(error).splitlines() or [type(error).__name__]
-        raise WeightError(f"not a readable ONNX model ({shown(reason[0])})") from error
+        raise WeightError(f"not a readable ONNX model ({clean(reason[0])})") from error
     if not model.ir_version or not graph.node:
         raise WeightError("not a readable ONNX model (it has no graph)")
     named: dict[str, np.ndarray] = {}
@@ -67,7 +67,7 @@ def read(path: Path, limits: Limits) -> dict[str, np.ndarray]:
             for letter, initializer in weights.items():
                 if initializer not in arrays and initializer not in constants:
                     raise WeightError(
-                        f"{name}.{letter} is computed in the graph ({shown(initializer)}), expected an initialiser: "
+                        f"{name}.{letter} is computed in the graph ({clean(initializer)}), expected an initialiser: "
                         "fold the constants of the model first"
                     )
                 named[f"{name}.{letter}"] = arrays[initializer] if initializer in arrays else constants[initializer]
@@ -85,7 +85,7 @@ def read(path: Path, limits: Limits) -> dict[str, np.ndarray]:
 def _array(name: str, tensor: Any, onnx: Any, limits: Limits) -> np.ndarray:
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise WeightError(
-            f"{shown(name)} is stored in another file, which is not read: save the model as one, with onnx.save(model, "
+            f"{clean(name)} is stored in another file, which is not read: save the model as one, with onnx.save(model, "
             "FILE, save_as_external_data=False)"
         )
     limits.count(name, tensor.dims, 8)
@@ -103,7 +103,7 @@ def _check(node: Any, name: str, recurrent: np.ndarray, onnx: Any) -> None:
     direction = given.get("direction", b"forward").decode(errors="replace")
     activations = [text.decode(errors="replace").lower() for text in given.get("activations", [])]
     if direction not in ("forward", "reverse", "bidirectional"):
-        raise WeightError(f"{name} has direction={shown(direction)}, expected forward, reverse or bidirectional")
+        raise WeightError(f"{name} has direction={clean(direction)}, expected forward, reverse or bidirectional")
     repeats = 2 if direction == "bidirectional" else 1
     if node.op_type == "GRU" and given.get("linear_before_reset", 0) != 1:
         raise WeightError(
@@ -114,7 +114,7 @@ def _check(node: Any, name: str, recurrent: np.ndarray, onnx: Any) -> None:
         raise WeightError(f"{name} has direction='reverse' alone; a layer here reads forward, or in both directions")
     if activations not in ([], ACTIVATIONS[node.op_type] * repeats):
         raise WeightError(
-            f"{name} has the activations {', '.join(map(shown, activations))}, expected those of the default"
+            f"{name} has the activations {', '.join(map(clean, activations))}, expected those of the default"
         )
     for option in ("clip", "input_forget"):
         if given.get(option):

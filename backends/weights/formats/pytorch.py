@@ -11,8 +11,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from backends.schema import shown
-from backends.weights.errors import WeightError, needed
+from backends.schema import clean
+from backends.weights.errors import WeightError, import_library
 from backends.weights.formats.limits import Limits
 
 KINDS = {
@@ -44,9 +44,9 @@ PLAIN = {
 
 def read(path: Path, limits: Limits) -> dict[str, np.ndarray]:
     """The tensors of a file by name."""
-    torch = needed("torch")
+    torch = import_library("torch")
     try:
-        content = torch.load(_checked(path, limits), map_location="cpu", weights_only=True)
+        content = torch.load(_check(path, limits), map_location="cpu", weights_only=True)
     except WeightError:
         raise
     except Exception as error:
@@ -56,7 +56,7 @@ def read(path: Path, limits: Limits) -> dict[str, np.ndarray]:
     return {name: _from_torch(name, tensor, torch, limits) for name, tensor in _tensors(content, torch, limits)}
 
 
-def _checked(path: Path, limits: Limits) -> Path | IO[bytes]:
+def _check(path: Path, limits: Limits) -> Path | IO[bytes]:
     """Check an archive's checksums and the names in its pickles.
 
     PyTorch ignores the checksums and some of the offsets, so it receives an archive rebuilt from the checked records.
@@ -98,7 +98,7 @@ def _check_names(file: IO[bytes]) -> None:
                 raise WeightError(f"the file holds {KINDS[short]}")
             if name not in PLAIN and (module not in ("torch", "torch.cuda") or short.endswith("Tensor")):
                 raise WeightError(
-                    f"the file holds Python objects beside tensors ({shown(name)}), which are not loaded, since that "
+                    f"the file holds Python objects beside tensors ({clean(name)}), which are not loaded, since that "
                     "can run any code: save model.state_dict() instead"
                 )
 
@@ -138,7 +138,7 @@ def _from_torch(name: str, tensor: Any, torch: Any, limits: Limits) -> np.ndarra
 
 def write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write a state_dict of these arrays."""
-    torch = needed("torch")
+    torch = import_library("torch")
     tensors = {}
     for name, array in arrays.items():
         if array.dtype.name == "bfloat16":

@@ -21,7 +21,7 @@ SOURCE = Source(
         Row("value/bias", "num_heads d -> (num_heads d)", ("b_v",), optional="bias"),
         Row("out/kernel", "num_heads d q -> q (num_heads d)", ("W_o",)),
         Row("out/bias", "q -> q", ("b_o",), optional="bias"),
-        Row.refused("query_ln/scale", "normalize_qk normalises queries and keys; the specification does not"),
-        Row.refused("key_ln/scale", "normalize_qk normalises queries and keys; the specification does not"),
+        Row.absent("query_ln/scale", "normalize_qk normalises queries and keys; the specification does not"),
+        Row.absent("key_ln/scale", "normalize_qk normalises queries and keys; the specification does not"),
     ),
 )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from backends.weights.table import dotted
+from backends.weights.table import with_dots
 from backends.weights.tables.flax_linen_lstm_cell import SOURCE as LINEN
 
 ROWS = tuple(replace(row, name=row.name.replace("if/", "if_/")) for row in LINEN.rows)
 
-SOURCE = dotted(replace(LINEN, rows=ROWS), "flax.nnx.LSTMCell")
+SOURCE = with_dots(replace(LINEN, rows=ROWS), "flax.nnx.LSTMCell")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from backends.weights.table import READS_PADDING, Row, Source, gates
 
 
-def named(array: str) -> str:
+def names_of(array: str) -> str:
     """The name of an array in both spellings."""
     return f"_unfused.{{layer}}.{{direction}}{array} | {{direction}}{{layer}}_{array}"
 
@@ -20,10 +20,10 @@ SOURCE = Source(
     warnings=(READS_PADDING,),
     directions=(("", "l_cell.", "r_cell."), ("l", "l", "r")),
     rows=(
-        Row(named("i2h_weight"), "(3 h) i -> 3 h i", gates("W", "rzn")),
-        Row(named("h2h_weight"), "(3 h) h' -> 3 h h'", gates("U", "rzn")),
-        Row(named("i2h_bias"), "(3 h) -> 3 h", gates("b", "rzn"), optional="bias"),
-        Row(named("h2h_bias"), "(3 h) -> 3 h", gates("+b +b b_hn", "rzn"), optional="bias"),
+        Row(names_of("i2h_weight"), "(3 h) i -> 3 h i", gates("W", "rzn")),
+        Row(names_of("h2h_weight"), "(3 h) h' -> 3 h h'", gates("U", "rzn")),
+        Row(names_of("i2h_bias"), "(3 h) -> 3 h", gates("b", "rzn"), optional="bias"),
+        Row(names_of("h2h_bias"), "(3 h) -> 3 h", gates("+b +b b_hn", "rzn"), optional="bias"),
     ),
     prefix_ends="._",
 )

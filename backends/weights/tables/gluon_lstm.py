@@ -7,7 +7,7 @@ https://mxnet.apache.org/versions/1.9.1/api/python/docs/api/gluon/rnn/index.html
 from __future__ import annotations
 
 from backends.weights.table import READS_PADDING, Row, Source, gates
-from backends.weights.tables.gluon_gru import named
+from backends.weights.tables.gluon_gru import names_of
 
 SOURCE = Source(
     name="gluon.rnn.LSTM",
@@ -15,11 +15,11 @@ SOURCE = Source(
     warnings=(READS_PADDING,),
     directions=(("", "l_cell.", "r_cell."), ("l", "l", "r")),
     rows=(
-        Row(named("i2h_weight"), "(4 h) i -> 4 h i", gates("W", "ifgo")),
-        Row(named("h2h_weight"), "(4 h) h' -> 4 h h'", gates("U", "ifgo")),
-        Row(named("i2h_bias"), "(4 h) -> 4 h", gates("b", "ifgo"), optional="bias"),
-        Row(named("h2h_bias"), "(4 h) -> 4 h", gates("+b", "ifgo"), optional="bias"),
-        Row.refused(named("h2r_weight"), "projection_size projects the outputs; LSTM here has no projection"),
+        Row(names_of("i2h_weight"), "(4 h) i -> 4 h i", gates("W", "ifgo")),
+        Row(names_of("h2h_weight"), "(4 h) h' -> 4 h h'", gates("U", "ifgo")),
+        Row(names_of("i2h_bias"), "(4 h) -> 4 h", gates("b", "ifgo"), optional="bias"),
+        Row(names_of("h2h_bias"), "(4 h) -> 4 h", gates("+b", "ifgo"), optional="bias"),
+        Row.absent(names_of("h2r_weight"), "projection_size projects the outputs; LSTM here has no projection"),
     ),
     prefix_ends="._",
 )

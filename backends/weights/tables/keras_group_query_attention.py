@@ -16,5 +16,5 @@ SOURCE = Source(
     layer="MultiHeadAttention",
     warnings=(UNIFORM,),
     config={"score": "scaled_dot"},
-    rows=(*rows("_", "key_heads"), Row.refused("gate/kernel | _gate_dense/vars/0", GATED)),
+    rows=(*rows("_", "key_heads"), Row.absent("gate/kernel | _gate_dense/vars/0", GATED)),
 )

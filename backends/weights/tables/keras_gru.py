@@ -11,7 +11,7 @@ from backends.weights.table import READS_PADDING, REPEATS, Row, Source, gates
 DIRECTIONS = (("", "forward_*/", "backward_*/"), ("", "forward_layer/", "backward_layer/"), ("",))
 
 
-def named(layer: str, variable: str, number: int) -> str:
+def names_of(layer: str, variable: str, number: int) -> str:
     """The name of a variable in the three spellings."""
     return f"{{direction}}{layer}_cell/{variable} | {{direction}}cell/vars/{number} | {variable}"
 
@@ -25,16 +25,16 @@ SOURCE = Source(
     ),
     directions=DIRECTIONS,
     rows=(
-        Row(named("gru", "kernel", 0), "i (3 h) -> 3 h i", gates("W", "zrn")),
-        Row(named("gru", "recurrent_kernel", 1), "h' (3 h) -> 3 h h'", gates("U", "zrn")),
+        Row(names_of("gru", "kernel", 0), "i (3 h) -> 3 h i", gates("W", "zrn")),
+        Row(names_of("gru", "recurrent_kernel", 1), "h' (3 h) -> 3 h h'", gates("U", "zrn")),
         Row(
-            named("gru", "bias", 2),
+            names_of("gru", "bias", 2),
             "2 (3 h) -> (2 3) h",
             gates("b", "zrn") + gates("+b +b b_hn", "zrn"),
             optional="bias",
         ),
-        Row.refused(
-            named("gru", "bias", 2),
+        Row.absent(
+            names_of("gru", "bias", 2),
             "one row of biases is reset_after=False, where the reset gate acts before the recurrent product: a "
             "different function, which converted weights cannot express. Retrain it with reset_after=True",
             rank=1,

@@ -7,7 +7,7 @@ https://keras.io/api/layers/recurrent_layers/lstm/
 from __future__ import annotations
 
 from backends.weights.table import READS_PADDING, REPEATS, Row, Source, gates
-from backends.weights.tables.keras_gru import DIRECTIONS, named
+from backends.weights.tables.keras_gru import DIRECTIONS, names_of
 
 SOURCE = Source(
     name="keras.LSTM",
@@ -18,8 +18,8 @@ SOURCE = Source(
     ),
     directions=DIRECTIONS,
     rows=(
-        Row(named("lstm", "kernel", 0), "i (4 h) -> 4 h i", gates("W", "ifgo")),
-        Row(named("lstm", "recurrent_kernel", 1), "h' (4 h) -> 4 h h'", gates("U", "ifgo")),
-        Row(named("lstm", "bias", 2), "(4 h) -> 4 h", gates("b", "ifgo"), optional="bias"),
+        Row(names_of("lstm", "kernel", 0), "i (4 h) -> 4 h i", gates("W", "ifgo")),
+        Row(names_of("lstm", "recurrent_kernel", 1), "h' (4 h) -> 4 h h'", gates("U", "ifgo")),
+        Row(names_of("lstm", "bias", 2), "(4 h) -> 4 h", gates("b", "ifgo"), optional="bias"),
     ),
 )

@@ -9,6 +9,6 @@ from __future__ import annotations
 from backends.weights.table import Row
 from backends.weights.tables.onnx_gru import table
 
-PEEPHOLES = Row.refused("P", "peepholes let the gates see the cells; LSTM here has none")
+PEEPHOLES = Row.absent("P", "peepholes let the gates see the cells; LSTM here has none")
 
 SOURCE = table("LSTM", "iofg", "+b", 1, PEEPHOLES, also=(table("LSTM", "iofg", "+b", 2, PEEPHOLES),))

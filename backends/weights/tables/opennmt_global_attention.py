@@ -12,7 +12,7 @@ from backends.weights.table import NAN, Row, Source
 NAME = "opennmt.GlobalAttention"
 OUT = (
     Row("linear_out.weight", "o c -> o c", ("*W_c",)),
-    Row.refused("linear_cover.weight", "coverage adds the past weights to the keys; the specification does not"),
+    Row.absent("linear_cover.weight", "coverage adds the past weights to the keys; the specification does not"),
 )
 
 SOURCE = Source(

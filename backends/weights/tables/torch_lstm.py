@@ -17,6 +17,6 @@ SOURCE = Source(
         Row("weight_hh_l{layer}{direction}", "(4 h) h' -> 4 h h'", gates("U", "ifgo")),
         Row("bias_ih_l{layer}{direction}", "(4 h) -> 4 h", gates("b", "ifgo"), optional="bias"),
         Row("bias_hh_l{layer}{direction}", "(4 h) -> 4 h", gates("+b", "ifgo"), optional="bias"),
-        Row.refused("weight_hr_l{layer}{direction}", "proj_size projects the outputs; LSTM here has no projection"),
+        Row.absent("weight_hr_l{layer}{direction}", "proj_size projects the outputs; LSTM here has no projection"),
     ),
 )

@@ -12,8 +12,8 @@ SHARED = (
     Row("in_proj_bias", "(3 e) -> 3 e", ("b_q", "b_k", "b_v"), optional="bias"),
     Row("out_proj.weight", "e e' -> e e'", ("W_o",)),
     Row("out_proj.bias", "e -> e", ("b_o",), optional="bias"),
-    Row.refused("bias_k", "add_bias_kv adds a key that every query may attend to; the specification has none"),
-    Row.refused("bias_v", "add_bias_kv adds a value that every query may attend to; the specification has none"),
+    Row.absent("bias_k", "add_bias_kv adds a key that every query may attend to; the specification has none"),
+    Row.absent("bias_v", "add_bias_kv adds a value that every query may attend to; the specification has none"),
 )
 
 SOURCE = Source(

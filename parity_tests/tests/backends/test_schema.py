@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from backends.schema import DEEPEST, Range, SchemaError, typed
+from backends.schema import DEEPEST, Range, SchemaError, build
 
 Share = Annotated[float, Range(0, 1)]
 
@@ -60,7 +60,7 @@ def nested(levels: int) -> list:
     ],
 )
 def test_what_fits_is_made(kind: Any, value: object, expected: object):
-    actual = typed(kind, value)
+    actual = build(kind, value)
     assert actual == expected and type(actual) is type(expected)
 
 
@@ -112,7 +112,7 @@ PLAN = {"steps": [{"name": "x"}], "size": 1}
 )
 def test_what_does_not_fit_is_refused_with_its_path(kind: Any, value: object, message: str):
     with pytest.raises(SchemaError) as refused:
-        typed(kind, value, "p")
+        build(kind, value, "p")
     assert str(refused.value) == message
 
 
@@ -125,8 +125,8 @@ def test_deep_data_are_refused(kind: Any, levels: int):
         for _ in range(levels):
             value = PLAN | {"further": value}
     with pytest.raises(SchemaError, match="inside each other"):
-        typed(kind, value)
+        build(kind, value)
 
 
 def test_json_becomes_a_dataclass():
-    assert typed(Plan, json.loads('{"steps": [{"name": "x"}], "size": 1, "kind": "b"}')) == Plan((Step("x"),), 1, "b")
+    assert build(Plan, json.loads('{"steps": [{"name": "x"}], "size": 1, "kind": "b"}')) == Plan((Step("x"),), 1, "b")

@@ -16,7 +16,7 @@ import safetensors.numpy
 
 from attention_core.operators import ENTRIES
 from backends.archives import load_arrays
-from backends.schema import typed
+from backends.schema import build
 from parity_tests import assert_parity
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.call import OPTIMISERS
@@ -251,7 +251,7 @@ def edited(**entries: Any) -> Callable[[Path], object]:
 
     def change(vectors: Path) -> None:
         index = json.loads((vectors / "index.json").read_text()) | entries
-        made = typed(Index, index)
+        made = build(Index, index)
         (vectors / "index.json").write_text(json.dumps(index | {"digest": made.digested()}))
 
     return change

@@ -13,7 +13,7 @@ import pytest
 from attention_core.draws import uniform
 from backends.weights import SOURCES, tables
 from backends.weights.configs import layer_named
-from backends.weights.rearrange import parsed, rearranged, solve
+from backends.weights.rearrange import parse, rearrange_sides, solve
 
 
 @pytest.mark.parametrize(
@@ -28,26 +28,26 @@ from backends.weights.rearrange import parsed, rearranged, solve
     ],
 )
 def test_a_rearrangement_turns_back_what_it_has_turned(axes: str, start: tuple[int, ...], end: tuple[int, ...]):
-    left, right = parsed(axes)
+    left, right = parse(axes)
     sizes = solve([(left, start)], {})
     assert sizes is not None
     array = uniform(axes, start)
-    turned = rearranged(array, left, right, sizes)
+    turned = rearrange_sides(array, left, right, sizes)
     assert turned.shape == end
-    np.testing.assert_array_equal(rearranged(turned, right, left, sizes), array)
+    np.testing.assert_array_equal(rearrange_sides(turned, right, left, sizes), array)
 
 
 @pytest.mark.parametrize("axes", ["a b -> a", "a a -> a a", "a -> b"])
 def test_a_rearrangement_that_could_not_be_turned_back_is_none(axes: str):
     with pytest.raises(ValueError, match="both sides have to name the same axes, each once"):
-        parsed(axes)
+        parse(axes)
 
 
 @pytest.mark.parametrize(
     ("axes", "shape"), [("(3 h) i", (13, 7)), ("(3 h) h'", (12, 5)), ("2 h", (3, 4)), ("h i", (3,)), ("(3 h)", (0,))]
 )
 def test_sizes_that_contradict_an_axis_are_found(axes: str, shape: tuple[int, ...]):
-    sizes = solve([(parsed(f"{axes} -> {axes}")[0], shape)], {})
+    sizes = solve([(parse(f"{axes} -> {axes}")[0], shape)], {})
     assert sizes is None or (shape == (0,) and sizes["h"] == 0)
 
 

@@ -20,7 +20,7 @@ def test_every_table_is_its_own_inverse(form: Source):
     seen = 0
     for stack in STACKS if form.layer.startswith(("GRU", "LSTM")) else STACKS[:1]:
         arrays, options = canonical(form, **stack)
-        prefix = "model." if form.stacked or "num_layers" not in stack else ("model.0.", "model.1.")
+        prefix = "model." if form.is_stacked or "num_layers" not in stack else ("model.0.", "model.1.")
         for spelling in range(form.spellings):
             if stack.get("bidirectional") and len(form.words(spelling)) < len(form.words(0)):
                 continue  # the bare names of a cell, which has one direction
@@ -55,11 +55,11 @@ HEADS = {"flax.linen.MultiHeadDotProductAttention", "flax.nnx.MultiHeadAttention
 SHARED: dict[tuple[str, ...], set[str]] = {
     tuple(row.name for row in SOURCES["flax.nnx.MultiHeadAttention"].rows if row.axes): HEADS,
     tuple(row.name for row in SOURCES["flax.linen.MultiHeadDotProductAttention"].rows if row.axes): HEADS,
-    tuple(row.spelled(0) for row in SOURCES["keras.MultiHeadAttention"].rows): {
+    tuple(row.name_in(0) for row in SOURCES["keras.MultiHeadAttention"].rows): {
         "keras.GroupQueryAttention",
         "keras.MultiHeadAttention",
     },
-    tuple(row.spelled(1) for row in SOURCES["keras_hub.TransformerEncoder"].rows): {
+    tuple(row.name_in(1) for row in SOURCES["keras_hub.TransformerEncoder"].rows): {
         "keras_hub.TransformerDecoder",
         "keras_hub.TransformerEncoder",
     },
