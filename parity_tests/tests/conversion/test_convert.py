@@ -253,11 +253,12 @@ def test_without_a_validation_the_command_reports_the_file_as_unvalidated(file, 
 def test_the_command_reads_its_own_files(file, tmp_path: Path):
     """Canonical arrays go on to another framework's layer, and back to the same ones."""
     there, on, back = (tmp_path / name for name in ("there.safetensors", "on.safetensors", "back.safetensors"))
-    for arguments in ((file(GRU), "--to", "jax", "-o", there), (there, "--to", "onnx.GRU", "-o", on)):
+    named = (there, "--to", "onnx.GRU", "--to-prefix", "encoder.", "-o", on)
+    for arguments in ((file(GRU), "--to", "jax", "-o", there), named):
         result = invoke(*arguments, "--validate", "no")
         assert result.exit_code == 0, result.output
-    assert list(weights.read_arrays(on)) == ["W", "R", "B"]
-    assert invoke(on, "--to", "mxnet", "-o", back, "--validate", "no").exit_code == 0
+    assert list(weights.read_arrays(on)) == ["encoder.W", "encoder.R", "encoder.B"]
+    assert invoke(on, "--prefix", "encoder.", "--to", "mxnet", "-o", back, "--validate", "no").exit_code == 0
     first, last = weights.read_arrays(there), weights.read_arrays(back)
     assert all(np.array_equal(first[name], last[name]) for name in first)
 

@@ -144,6 +144,24 @@ def test_spatial_attention(backend: SimpleNamespace, example: Callable[..., str]
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
+def test_beam_search(backend: SimpleNamespace, example: Callable[..., str]):
+    """Without a penalty the shortest hypothesis is the best one, and with it a long one."""
+    rows = re.findall(r"length_penalty (\S+): score (\S+): ([\d ]+)\n", example("beam_search.py", backend.name))
+    assert [row for row in rows if row[0] == "0.0"] == [
+        ("0.0", "-2.014", "0"),
+        ("0.0", "-3.467", "0 7 7 8 8 8 8 8"),
+        ("0.0", "-3.839", "0 0 7 7 8 8 8 8"),
+    ]
+    assert [row[1:] for row in rows[3:5]] == [("-1.600", "0 7 7 8 8 8 8 8"), ("-1.726", "0")] and len(rows) == 6
+
+
+def test_time_major(backend: SimpleNamespace, example: Callable[..., str]):
+    output = example("time_major.py", backend.name)
+    assert "time_major=True: context (3, 2, 6), weights (2, 3, 7)\n" in output
+    assert "time_major=False: context (2, 3, 6), weights (2, 3, 7)\n" in output
+    assert float(output.rpartition(" ")[2]) < 1e-15
+
+
 @pytest.mark.frameworks("torch", "tf", "jax", "mxnet")
 def test_vision_transformer(tmp_path: Path):
     """The digits are read, with the same weights alike everywhere; what the class token attends to is drawn."""

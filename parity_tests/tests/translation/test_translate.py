@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import asdict, fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from parity_tests.cli.translate import train
+from parity_tests.reports.trainings import print_comparison
 from parity_tests.tests.translation.translators import FLAGS, invoke
 from parity_tests.translation.model import Model, Settings
 from parity_tests.translation.preparation import DATE_SETTINGS, new_settings
@@ -51,6 +55,23 @@ def test_all_backends_are_compared(all_backends: list[str], tmp_path: Path):
     assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
     output = invoke(*arguments[:-2], "--output", tmp_path / "out", "--rnn", "lstm", code=2)
     assert "was trained with other settings (cell): pass another --output" in output
+
+
+def test_chosen_sentences_alone_are_printed():
+    sources, settings = ["16 may 1984", "7 july 1906"], Settings("dates", split="characters")
+    training = dict.fromkeys(("bleu", "third_party", "exact", "loss", "validation_loss", "tokens_per_second"), 1.0)
+    report = {"trainings": {"torch": {**training, "epochs": 3}}, "moved": {}, "between_models": [], "sentences": 2}
+    report |= {"near": True, "same": True, "steps": 9, "distance_judged": 0.0, "distance_all": 0.0, "judged_steps": 9}
+    report |= {"bound": 1.0}
+    translations = {"torch": {"torch": {"sources": sources, "translations": [list("1984"), list("1906")]}}}
+
+    def printed(*sentences: str) -> str:
+        console = Console(file=io.StringIO(), width=120)
+        print_comparison(console, {"torch": SimpleNamespace(settings=settings)}, report, translations, sentences)
+        return console.file.getvalue()
+
+    assert "16 may 1984" in printed() and "7 july 1906" in printed()
+    assert "16 may 1984" not in printed("7 July 1906") and "1906" in printed("7 July 1906")
 
 
 @pytest.mark.parametrize(
