@@ -17,9 +17,10 @@ from typing import Any
 
 from parity_tests import cases
 from parity_tests.cli.main import main
+from parity_tests.format import families
 
-BUILDING = str(Path(str(cases.__file__)).parent)
-"""The folder of the functions that build cases."""
+BUILDING = (str(Path(str(cases.__file__)).parent), str(families.__file__))
+"""The folder and the file of the functions that build cases."""
 LOADERS = ("<frozen importlib._bootstrap>", "_find_and_load")
 """File and name of the function that imports a module."""
 

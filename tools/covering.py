@@ -12,7 +12,7 @@ from operator import itemgetter
 from parity_tests.cases.covering import LINES, name_of, named_rows
 from parity_tests.cases.design import design
 from parity_tests.format.case import is_floating
-from parity_tests.format.drawn import Drawn
+from parity_tests.format.drawn import NAMES, Drawn
 from parity_tests.judge.condition import judgeable
 
 STEADY = 1000.0
@@ -28,7 +28,7 @@ MOST_TRIED = 12
 
 def rows() -> list[Drawn]:
     """Return the rows, each with the seed that it has, or the one that is least sensitive to rounding."""
-    known = {(name, without_seed(row)): row for name, row in named_rows()}
+    known = {(name, without_seed(row)): row for operator in NAMES for name, row in named_rows(operator)}
     named = [(name_of(row, index), row) for those in design().rows.values() for index, row in enumerate(those)]
     return [known.get((name, without_seed(row))) or with_seed(row, name) for name, row in named]
 

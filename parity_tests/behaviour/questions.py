@@ -23,9 +23,9 @@ BELOW = np.array([[7, 3, -2, 5, 6], [2, 7, 4, -1, 3]], np.int32)
 
 
 @functools.cache
-def cases_by_id() -> dict[str, Case]:
-    """The cases of the specification."""
-    return {case.id: case for case in all_cases()}
+def cases_of(operator: str) -> dict[str, Case]:
+    """The cases of an operator, by name."""
+    return {case.name: case for case in all_cases().select(operators=[operator])}
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,12 @@ class Question:
     alternatives: Mapping[str, Case] = field(default_factory=dict)
 
 
-SOURCES = ("open", "mask", "ragged", "ragged_rows", "fully_masked", "hidden_nan")
-
-
 def questions_for(operator: str, takes: str, raw: bool = False) -> dict[str, Question]:
     """The questions to a call of an operator that hides keys by "mask" or by "lengths".
 
     With raw, the target inverts masks unless it is called with raw=True.
     """
-    cases = {name: cases_by_id()[f"{operator}-{name}"] for name in SOURCES}
+    cases = cases_of(operator)
     masked = takes == "mask"
     plain = cases["mask"] if masked else cases["ragged"]
     rows = cases["ragged_rows"]
@@ -92,20 +89,19 @@ def named(name: str, case: Case, masked: bool) -> Case:
 
     By lengths, some questions have the name of a case of the specification, and are others.
     """
-    taken = not masked and f"{case.operator}-{name}" in cases_by_id()
+    taken = not masked and name in cases_of(case.operator)
     dtypes = HALF if name == "half" else SINGLE if name in CONVENTIONS else FULL
     return replace(case, name=f"{name}_lengths" if taken else name, dtypes=dtypes)
 
 
 def large_scores(operator: str, plain: Case) -> Question:
     """Scores to ±2e6 whose gaps are 0 or at least 1000."""
-    source = "DotProductAttention-large" if operator == "MultiHeadAttention" else f"{operator}-large"
-    case = cases_by_id()[source]
+    case = cases_of("DotProductAttention" if operator == "MultiHeadAttention" else operator)["large"]
     if operator != "MultiHeadAttention":
         if "mask" in plain.inputs:
-            return Question(case, source)
+            return Question(case, case.id)
         inputs = {**plain.inputs, **{name: case.inputs[name] for name in ("queries", "keys", "values")}}
-        return Question(replace(case, inputs=inputs), source, f"the lengths of {plain.name} instead of its mask")
+        return Question(replace(case, inputs=inputs), case.id, f"the lengths of {plain.name} instead of its mask")
     hidden = plain.parameters["W_q"].shape[0]
     shapes = {name: plain.inputs[name].shape for name in ("queries", "keys")}
     inputs = {
@@ -117,7 +113,7 @@ def large_scores(operator: str, plain: Case) -> Question:
     for name, array in (("W_q", inputs["queries"]), ("W_k", inputs["keys"])):
         parameters[name] = np.eye(hidden, array.shape[-1])
     changed = replace(plain, inputs=inputs, parameters=parameters)
-    return Question(changed, source, "identities as W_q and W_k of every head")
+    return Question(changed, case.id, "identities as W_q and W_k of every head")
 
 
 LARGER = {
@@ -180,7 +176,8 @@ def with_options(case: Case, **options: Any) -> Case:
 
 def masked_conventions(operator: str, raw: bool) -> dict[str, Question]:
     """The questions to a call that takes a mask: what its other arguments mean, and what they mean together."""
-    opened, masked = cases_by_id()[f"{operator}-open"], cases_by_id()[f"{operator}-mask"]
+    cases = cases_of(operator)
+    opened, masked = cases["open"], cases["mask"]
     causal = functools.partial(reference.causal_mask, 5, 7)
     one, square = bare(opened, num_queries=1), bare(opened, num_keys=5)
     early, late = causal(), causal(offset=np.array(2))
@@ -238,10 +235,10 @@ def masked_conventions(operator: str, raw: bool) -> dict[str, Question]:
             full_pass,
         ),
     }
-    if f"{operator}-groups" in cases_by_id():
-        questions["key_head"] = key_head(cases_by_id()[f"{operator}-groups"])
+    if "groups" in cases:
+        questions["key_head"] = key_head(cases["groups"])
     if operator == "DotProductAttention":
-        questions["softcap_and_mask"] = softcap_and_mask(cases_by_id()[f"{operator}-softcap"], masked.inputs["mask"])
+        questions["softcap_and_mask"] = softcap_and_mask(cases["softcap"], masked.inputs["mask"])
     return questions
 
 

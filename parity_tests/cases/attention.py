@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from attention_core.operators import OF_FILES, find
 from attention_core.operators.attention import ALIKE_SCORES, HIDDEN_SCORES, KERNEL_ATTENTION, SCORE_NAMES
 from attention_core.operators.regression import NADARAYA_WATSON
 from attention_core.specification import Layer, Operator
+from parity_tests.cases.covering import REFUSED
 from parity_tests.cases.masking import (
     ATTENTION,
     BATCH_LENS,
@@ -29,7 +31,7 @@ from parity_tests.cases.masking import (
     some_mask,
 )
 from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_parameters, drawn_tensors
-from parity_tests.format.drawn import REFUSED
+from parity_tests.format.families import Family
 
 BRIEF = ("open", "lens_and_mask", "fully_masked", "heads_mask", "no_keys", "no_queries", "no_batch")
 """The cases of a layer whose score or mode other cases cover in full."""
@@ -393,11 +395,21 @@ def wide(case: Case, gap: float) -> Case:
     return replace(case, config={**case.config, name: factor})
 
 
-def cases() -> Iterator[Case]:
-    """Every case of attention layers with a score of their own, and of kernel regression."""
-    for layer in OF_FILES["attention"]:
-        name = layer.name
-        yield from kernel_cases() if name == "KernelAttention" else attention_layer_cases(name, sized(layer))
-        if name == "ConcatAttention":
-            yield from attention_layer_cases(name, {**sized(layer), "bias": True}, "with_bias_")
-    yield from regression_cases()
+def score_layer_cases(layer: Layer) -> Iterator[Case]:
+    """Cases of an attention layer with a score of its own."""
+    if layer is KERNEL_ATTENTION:
+        yield from kernel_cases()
+        return
+    yield from attention_layer_cases(layer.name, sized(layer))
+    if layer.name == "ConcatAttention":
+        yield from attention_layer_cases(layer.name, {**sized(layer), "bias": True}, "with_bias_")
+
+
+FAMILIES = (
+    *(
+        Family((layer.name,), partial(score_layer_cases, layer))
+        for layer in OF_FILES["attention"]
+        if isinstance(layer, Layer)
+    ),
+    Family((NADARAYA_WATSON.name,), regression_cases),
+)

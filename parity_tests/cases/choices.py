@@ -24,6 +24,7 @@ from parity_tests.cases.masking import (
     some_mask,
 )
 from parity_tests.format.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, drawn_tensors, layer_case
+from parity_tests.format.families import Family
 
 
 def seeded(case: Case, seed: int) -> Case:
@@ -121,7 +122,4 @@ def log_prob_cases(case: Callable[..., Case]) -> Iterator[Case]:
         yield case(f"log_prob_{label}", shows, open_inputs(given(small), small), dtypes=EXACT)
 
 
-def cases() -> Iterator[Case]:
-    """Every case of local and hard attention."""
-    yield from local_cases()
-    yield from hard_cases()
+FAMILIES = (Family((LOCAL_ATTENTION.name,), local_cases), Family((HARD_ATTENTION.name,), hard_cases))

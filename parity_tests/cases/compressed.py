@@ -13,6 +13,7 @@ from attention_core.operators.compressed import COMPRESSED_ATTENTION, INDUCED_AT
 from attention_core.specification import Layer
 from parity_tests.cases.masking import ATTENTION, BATCH_LENS, EMPTY, some_mask, with_hidden
 from parity_tests.format.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, drawn_tensors, layer_case
+from parity_tests.format.families import Family
 
 SIZES = {**ATTENTION, "rank": 3, "heads": 13, "num_inducing": 4}
 LOW_RANK = {"num_positions": 8, "rank": 3}
@@ -128,8 +129,8 @@ def compressed_cases() -> Iterator[Case]:
     yield case("one_size", "Values of the size of keys, the default.", {**full, "values": values}, config=same)
 
 
-def cases() -> Iterator[Case]:
-    """Every case of a memory that is shorter than the input."""
-    yield from low_rank_cases()
-    yield from induced_cases()
-    yield from compressed_cases()
+FAMILIES = (
+    Family((LOW_RANK_ATTENTION.name,), low_rank_cases),
+    Family((INDUCED_ATTENTION.name,), induced_cases),
+    Family((COMPRESSED_ATTENTION.name,), compressed_cases),
+)

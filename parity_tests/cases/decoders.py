@@ -14,6 +14,7 @@ from attention_core.operators.attention import ALIKE_SCORES, HIDDEN_SCORES, SCOR
 from parity_tests.cases.masking import full_lens, fully_masked, open_mask, some_mask, with_hidden
 from parity_tests.cases.recurrent import CELLS, drawn_state
 from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
+from parity_tests.format.families import Family
 
 DECODER = {
     "batch": 3,
@@ -285,7 +286,4 @@ def centred(case: Case, seed: int) -> Case:
     return replace(case, parameters={**case.parameters, "attention.v_p": weights})
 
 
-def cases() -> Iterator[Case]:
-    """Every case of decoders."""
-    for name in VARIANTS:
-        yield from decoder_cases(name)
+FAMILIES = tuple(Family((name,), partial(decoder_cases, name)) for name in VARIANTS)

@@ -1,6 +1,6 @@
 """The covering design: the rows of `covering`, searched once and stored, since the search takes long.
 
-Each function, attention layer and kin covers every setting that it has, one by one, and each family as many pairs of
+Each function, attention layer and kin covers every setting that it has, one by one, and each group as many pairs of
 settings as come with them. Rows are chosen greedily: of a few drawn candidates the one that covers most. The result is
 the same on every machine.
 """
@@ -301,7 +301,7 @@ def most_rows(call: Call) -> int:
 
 @dataclass
 class Design:
-    """The rows by call, and their coverage: settings by kin, and pairs of settings by family."""
+    """The rows by call, and their coverage: settings by kin, and pairs of settings by group."""
 
     rows: dict[str, list[Drawn]] = field(default_factory=dict)
     single: dict[str, set[Setting]] = field(default_factory=dict)
@@ -312,12 +312,12 @@ class Design:
         covered = [setting for _, setting in settings(call, row)]
         self.rows.setdefault(call.name, []).append(row)
         self.single.setdefault(call.kin, set()).update(covered)
-        self.pairs.setdefault(call.family, set()).update(itertools.combinations(covered, 2))
+        self.pairs.setdefault(call.group, set()).update(itertools.combinations(covered, 2))
 
     def gain(self, call: Call, row: Drawn, missing: set[Setting]) -> int:
         """The gain by a row: 1 for a new pair, 20 for a missing setting, about the number of its pairs in a row."""
         covered = [setting for _, setting in settings(call, row)]
-        pairs = set(itertools.combinations(covered, 2)) - self.pairs.get(call.family, set())
+        pairs = set(itertools.combinations(covered, 2)) - self.pairs.get(call.group, set())
         return len(pairs) + 20 * len(missing & set(covered))
 
 

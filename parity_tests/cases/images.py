@@ -8,6 +8,7 @@ from functools import partial
 from attention_core import draws
 from parity_tests.cases.transformer import dropping
 from parity_tests.format.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, layer_case
+from parity_tests.format.families import Family
 
 SHAPE = {"batch": 5, "height": 4, "width": 6, "channels": 3}
 VISION = {
@@ -71,7 +72,4 @@ def vision_cases() -> Iterator[Case]:
     yield case("no_batch", "There are no images.", drawn_images(name, {**SHAPE, "batch": 0}), VISION, EXACT)
 
 
-def cases() -> Iterator[Case]:
-    """Every case of images."""
-    yield from patches_cases()
-    yield from vision_cases()
+FAMILIES = (Family(("patches",), patches_cases), Family(("VisionTransformer",), vision_cases))

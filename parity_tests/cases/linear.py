@@ -10,6 +10,7 @@ import numpy as np
 from attention_core.operators.linear import LINEAR_ATTENTION, LINEAR_ATTENTION_STEP
 from parity_tests.cases.masking import ATTENTION, BATCH_LENS, EMPTY, hidden_variants
 from parity_tests.format.case import DTYPES, EXACT, FULL, Arrays, Case, Sizes, drawn_tensors
+from parity_tests.format.families import Family
 
 MASK = np.array([[[True, False, True, True, False, True, True]], [[False, True, True, False, True, True, False]]])
 """Keys that are open to all queries."""
@@ -106,7 +107,4 @@ def step_cases() -> Iterator[Case]:
         yield case(label, shows, drawn({**sizes, axis: 0}), EXACT)
 
 
-def cases() -> Iterator[Case]:
-    """Every case of linear attention."""
-    yield from linear_cases()
-    yield from step_cases()
+FAMILIES = (Family((LINEAR_ATTENTION.name,), linear_cases), Family((LINEAR_ATTENTION_STEP.name,), step_cases))

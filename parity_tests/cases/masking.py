@@ -11,6 +11,7 @@ from attention_core import draws
 from attention_core.operators.masking import MASKED_SOFTMAX
 from attention_core.specification import Operator
 from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_tensors
+from parity_tests.format.families import Family
 
 ATTENTION = {
     "batch": 2,
@@ -99,6 +100,15 @@ def open_inputs(plain: Arrays, sizes: Sizes, dropout: bool = False) -> Arrays:
     return full
 
 
+RULES: dict[str, dict[str, Any]] = {
+    "causal_mask": {},
+    "window_mask": {"left": 2, "right": 1},
+    "block_mask": {"size": 3},
+    "stride_mask": {"stride": 3},
+}
+"""The functions that make a mask by a rule, with options."""
+
+
 def rule_cases() -> Iterator[Case]:
     """The rules that make masks, and how masks combine."""
     sizes = {"num_queries": ATTENTION["queries"], "num_keys": ATTENTION["keys"]}
@@ -106,13 +116,7 @@ def rule_cases() -> Iterator[Case]:
     def case(operator: str, name: str, shows: str, options: Mapping[str, Any], **inputs: np.ndarray) -> Case:
         return Case(operator, name, shows, inputs, options, dtypes=EXACT, gradients=False)
 
-    rules: dict[str, dict[str, Any]] = {
-        "causal_mask": {},
-        "window_mask": {"left": 2, "right": 1},
-        "block_mask": {"size": 3},
-        "stride_mask": {"stride": 3},
-    }
-    for operator, rule in rules.items():
+    for operator, rule in RULES.items():
         yield case(operator, "plain", "More keys than queries.", {**sizes, **rule})
         shows = "Queries behind the keys of a cache."
         yield case(operator, "offset", shows, {**sizes, **rule}, offset=np.array(2, np.int32))
@@ -139,6 +143,7 @@ def rule_cases() -> Iterator[Case]:
         )
 
 
+CONVERSIONS = ("from_key_padding_mask", "to_key_padding_mask", "from_additive_mask", "to_additive_mask")
 FILLS = (-1e4, -65504.0, -1e9, -3.4028234663852886e38, -1.7976931348623157e308, -np.inf, 0.0)
 """Numbers that other libraries add to the score of a hidden key, and last to that of an open one."""
 
@@ -335,9 +340,9 @@ def masked_softmax_cases() -> Iterator[Case]:
     yield Case(operator.name, "infinite", shows, {**full, "scores": infinite_scores(full["scores"])})
 
 
-def cases() -> Iterator[Case]:
-    """Every case of masks and of the masked softmax."""
-    yield from attention_mask_cases()
-    yield from rule_cases()
-    yield from converted_mask_cases()
-    yield from masked_softmax_cases()
+FAMILIES = (
+    Family(("attention_mask",), attention_mask_cases),
+    Family((*RULES, "global_mask", "mask_and", "mask_or"), rule_cases),
+    Family(CONVERSIONS, converted_mask_cases),
+    Family((MASKED_SOFTMAX.name,), masked_softmax_cases),
+)

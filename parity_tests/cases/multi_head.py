@@ -13,6 +13,7 @@ from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION
 from parity_tests.cases.attention import attention_layer_cases, score_variants
 from parity_tests.cases.masking import ATTENTION, ROW_LENS, open_inputs, some_mask
 from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, drawn_tensors, layer_case
+from parity_tests.format.families import Family
 
 HEADS = {"query_size": 9, "num_heads": 3, "key_size": 10, "value_size": 11, "hidden_size": 12}
 
@@ -100,6 +101,9 @@ def pruned_cases() -> Iterator[Case]:
     yield pruned("pruned_additive", "Another score, with parameters.", {**pairs, "score": "additive"}, 2, 3)
 
 
+IMPORTANCES = ("ablation_importance", "taylor_importance")
+
+
 def importance_cases() -> Iterator[Case]:
     """The importance of heads, for squared errors of outputs that are sums over the heads."""
     batch, heads, outputs = 4, 3, 5
@@ -110,7 +114,7 @@ def importance_cases() -> Iterator[Case]:
         "losses.weights": 0.5 * (draws.uniform("losses.weights", (outputs,), 1.0, SEED) + 1.5),
     }
     cut = {**arrays, "head_mask": np.array([[1.0, 0.0, 1.0], [1.0, 1.0, 1.0], [0.0, 1.0, 0.5], [1.0, 1.0, 0.0]])}
-    for operator in ("ablation_importance", "taylor_importance"):
+    for operator in IMPORTANCES:
         yield Case(operator, "plain", "All heads are on.", arrays, dtypes=DTYPES, gradients=False)
         yield Case(operator, "cut", "Some heads are off already.", cut, gradients=False)
 
@@ -131,9 +135,9 @@ def rollout_cases() -> Iterator[Case]:
         yield Case(name, f"no_{axis}", f"An empty axis: {axis}.", {"weights": empty}, dtypes=EXACT)
 
 
-def cases() -> Iterator[Case]:
-    """Every case of several heads."""
-    yield from heads_cases()
-    yield from pruned_cases()
-    yield from importance_cases()
-    yield from rollout_cases()
+FAMILIES = (
+    Family((MULTI_HEAD_ATTENTION.name,), heads_cases),
+    Family((MULTI_HEAD_ATTENTION.name,), pruned_cases),
+    Family(IMPORTANCES, importance_cases),
+    Family(("attention_rollout",), rollout_cases),
+)

@@ -9,20 +9,23 @@ import numpy as np
 
 from attention_core import draws
 from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
+from parity_tests.format.families import Family
+
+ADDED: dict[str, tuple[dict[str, Any], int]] = {
+    "SinusoidalPositions": ({"features": 8}, 9_998),
+    "LearnedPositions": ({"num_positions": 7, "features": 8}, 2),
+}
+"""The layers that add positions: their options, and a far offset."""
 
 
-def cases() -> Iterator[Case]:
-    """Every case of positions."""
+def layer_cases() -> Iterator[Case]:
+    """Positions that are added, from a formula and from a table."""
     sizes = {"batch": 2, "steps": 5, "features": 8}
 
     def inputs(sizes: Sizes) -> Arrays:
         return {"inputs": draws.uniform("positions", (sizes["batch"], sizes["steps"], sizes["features"]), 1.0, SEED)}
 
-    layers: tuple[tuple[str, dict[str, Any], int], ...] = (
-        ("SinusoidalPositions", {"features": 8}, 9_998),
-        ("LearnedPositions", {"num_positions": 7, "features": 8}, 2),
-    )
-    for name, config, far in layers:
+    for name, (config, far) in ADDED.items():
         yield layer_case(name, "plain", "The first positions.", inputs(sizes), config, DTYPES)
         shows = "Positions from an offset to the last, or to 10,002."
         yield layer_case(name, "offset", shows, inputs(sizes), config, options={"offset": far})
@@ -34,8 +37,10 @@ def cases() -> Iterator[Case]:
             ("batch", "no_batch", "There are no sequences."),
         ):
             yield layer_case(name, label, shows, inputs({**sizes, axis: 0}), config, EXACT)
-    yield from rotary_cases()
-    yield from bias_cases()
+
+
+def permutation_cases() -> Iterator[Case]:
+    """The order of features in one layout by that in the other."""
     for features in (8, 2):
         name, options = f"of_{features}", {"features": features}
         shows = "Interleaved to concatenated."
@@ -125,3 +130,11 @@ def bias_cases() -> Iterator[Case]:
     yield bias("long", "Distances up to 150, in the buckets of T5.", 32, DTYPES, **long, offset=middle)
     yield bias("no_keys", "There are no keys.", dtypes=EXACT, num_keys=0)
     yield bias("no_queries", "There are no queries.", dtypes=EXACT, num_queries=0)
+
+
+FAMILIES = (
+    Family(tuple(ADDED), layer_cases),
+    Family(("RotaryPositions",), rotary_cases),
+    Family(("alibi_bias", "relative_buckets", "relative_bias"), bias_cases),
+    Family(("position_permutation",), permutation_cases),
+)

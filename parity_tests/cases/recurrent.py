@@ -12,6 +12,7 @@ import numpy as np
 from attention_core import draws
 from attention_core.operators import find
 from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
+from parity_tests.format.families import Family
 
 RECURRENT = {"batch": 3, "steps": 7, "input_size": 8, "hidden_size": 5, "vocab_size": 11, "embed_size": 6}
 CELLS = {"GRU": 1, "LSTM": 2}
@@ -166,10 +167,8 @@ def bridge_cases() -> Iterator[Case]:
         yield layer_case("Bridge", f"no_batch_{cell}", "There are no sequences.", empty, config, EXACT)
 
 
-def cases() -> Iterator[Case]:
-    """Every case of recurrent layers, encoders and bridges."""
-    for name in CELLS:
-        yield from recurrent_cases(name)
-    for name in ("GRUEncoder", "LSTMEncoder"):
-        yield from encoder_cases(name)
-    yield from bridge_cases()
+FAMILIES = (
+    *(Family((name,), partial(recurrent_cases, name)) for name in CELLS),
+    *(Family((f"{cell}Encoder",), partial(encoder_cases, f"{cell}Encoder")) for cell in CELLS),
+    Family(("Bridge",), bridge_cases),
+)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
+from parity_tests.format.case import Case
 from parity_tests.format.drawn import Drawn
+from parity_tests.format.families import Family
 
 FOUND: tuple[Drawn, ...] = (
     # The reference, PyTorch, JAX and MXNet divided by the number of key heads where there are none.
@@ -61,3 +66,14 @@ FOUND: tuple[Drawn, ...] = (
     ),
     Drawn("GRU", method="call", dtype="float32", sizes={"batch": 32, "steps": 2, "input_size": 32, "hidden_size": 32}),
 )
+
+
+def found_cases(operator: str) -> Iterator[Case]:
+    """The lines of an operator, as cases like any other."""
+    for drawn in FOUND:
+        if drawn.operator == operator:
+            name = f"found_{drawn.name.removeprefix('drawn_')}"
+            yield Case(**{**drawn.as_case(), "name": name, "shows": "Found by fuzzing, or on a GPU."})
+
+
+FAMILIES = tuple(Family((name,), partial(found_cases, name)) for name in dict.fromkeys(one.operator for one in FOUND))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from attention_core.operators.scoring import COSINE_SCORE, GAUSSIAN_SCORE, LOCAT
 from attention_core.specification import Operator
 from parity_tests.cases.masking import ATTENTION, infinite_scores, normalised_cases, open_inputs
 from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, drawn_tensors
+from parity_tests.format.families import Family
 
 
 def score_cases(operator: Operator) -> Iterator[Case]:
@@ -86,9 +88,11 @@ def pooling_cases() -> Iterator[Case]:
     yield Case(operator.name, "dropout", shows, {**full, "dropout_mask": dropped})
 
 
-def cases() -> Iterator[Case]:
-    """Every case of scores and of pooling."""
-    for score in OF_FILES["scoring"]:
-        assert isinstance(score, Operator)
-        yield from location_cases() if score is LOCATION_SCORE else score_cases(score)
-    yield from pooling_cases()
+FAMILIES = (
+    *(
+        Family((score.name,), location_cases if score is LOCATION_SCORE else partial(score_cases, score))
+        for score in OF_FILES["scoring"]
+        if isinstance(score, Operator)
+    ),
+    Family((ATTENTION_POOLING.name,), pooling_cases),
+)

@@ -10,6 +10,7 @@ import numpy as np
 from attention_core import draws
 from parity_tests.cases.masking import some_mask
 from parity_tests.format.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, layer_case
+from parity_tests.format.families import Family
 
 SEGMENT = {"query_size": 10, "num_heads": 3, "hidden_size": 18}
 SIZES = {"batch": 2, "heads": 3, "previous_steps": 4, "queries": 5, "keys": 9, "query_size": 10}
@@ -45,8 +46,8 @@ def full(sizes: Sizes = SIZES) -> Arrays:
     return {**steps(sizes), "mask": np.ones(rows, bool), "dropout_mask": factors}
 
 
-def cases() -> Iterator[Case]:
-    """Every case of attention to segments."""
+def segment_cases() -> Iterator[Case]:
+    """Attention to a segment and those before it."""
     case = partial(layer_case, "SegmentAttention", config=SEGMENT, wide=WIDE)
     plain, rows = steps(), some_mask(SIZES)
     yield case("none", "A segment and those before it.", plain, dtypes=DTYPES)
@@ -91,3 +92,6 @@ def cases() -> Iterator[Case]:
         yield case(label, shows, full(sizes), dtypes=EXACT)
     far = with_sizes(previous_steps=60)
     yield case("far", "Distances of up to 64 steps.", steps(far))
+
+
+FAMILIES = (Family(("SegmentAttention",), segment_cases),)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +10,9 @@ import numpy as np
 from attention_core import draws
 from attention_core.operators.translation import TRANSLATORS
 from attention_core.specification import Layer
-from parity_tests.format.call import LISTED, layer_of
+from parity_tests.format.call import LISTED, OPTIMISERS, TRAINING, layer_of
 from parity_tests.format.case import EXACT, FULL, SEED, Arrays, Case, drawn_parameters
+from parity_tests.format.families import Family
 from parity_tests.translation.corpus import shuffled
 
 SENTENCES, BATCH, KEYS, STEPS = 24, 6, 5, 7
@@ -113,7 +113,7 @@ def optimiser_cases() -> Iterator[Case]:
         return Case(operator, label, shows, inputs, {"learning_rate": 0.05, **options}, dtypes=FULL, gradients=False)
 
     first = {name: array[:1] for name, array in moves.items()}
-    for operator in ("sgd", "adam"):
+    for operator in OPTIMISERS:
         yield case(operator, "plain", f"{STEPS} steps.")
         yield case(operator, "first", "The first step, which Adam's corrections change most.", gradients=first)
         yield case(operator, "rate", "Another learning rate.", learning_rate=0.5)
@@ -126,13 +126,8 @@ def optimiser_cases() -> Iterator[Case]:
     yield case("adam", "epsilon", "Another epsilon.", epsilon=0.1)
 
 
-@functools.cache
-def cases() -> tuple[Case, ...]:
-    """Every training."""
-    return tuple(_cases())
-
-
-def _cases() -> Iterator[Case]:
+def training_cases() -> Iterator[Case]:
+    """Whole trainings."""
     for optimizer, rates in RATES.items():
         for cell in ("gru", "lstm"):
             for score in ("additive", "dot"):
@@ -185,3 +180,6 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         {**TRANSFORMER, "score": "additive", "positions": "learned", "num_positions": STEPS},
     ),
 )
+
+FAMILIES = (Family(("clip_by_global_norm",), clipping_cases), Family(OPTIMISERS, optimiser_cases))
+TRAININGS = Family((TRAINING,), training_cases)

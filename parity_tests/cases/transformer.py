@@ -12,6 +12,7 @@ from attention_core import draws
 from parity_tests.cases.design import LLAMA, PRE
 from parity_tests.format.call import EARLIER
 from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
+from parity_tests.format.families import Family
 
 STEPS = {"batch": 5, "steps": 4, "features": 12}
 FEED_FORWARD = {"features": 12, "hidden_size": 7}
@@ -32,9 +33,12 @@ def empty_cases(name: str, config: Sizes) -> Iterator[Case]:
         yield layer_case(name, label, shows, drawn_inputs(name, {**STEPS, axis: 0}), config, EXACT)
 
 
+NORMALIZATIONS = ("LayerNorm", "RMSNorm")
+
+
 def normalization_cases() -> Iterator[Case]:
     """Normalization, with and without a mean."""
-    for name in ("LayerNorm", "RMSNorm"):
+    for name in NORMALIZATIONS:
         config, inputs = {"features": 12}, drawn_inputs(name)
         yield layer_case(name, "plain", "Vectors around 0.", inputs, config, DTYPES)
         shows = "Vectors as small as the root of epsilon."
@@ -324,11 +328,11 @@ def decoder_cases() -> Iterator[Case]:
         yield case(label, shows, few, DECODER, EXACT)
 
 
-def cases() -> Iterator[Case]:
-    """Every case of a Transformer and its parts."""
-    yield from normalization_cases()
-    yield from feed_forward_cases()
-    yield from encoder_layer_cases()
-    yield from decoder_layer_cases()
-    yield from encoder_cases()
-    yield from decoder_cases()
+FAMILIES = (
+    Family(NORMALIZATIONS, normalization_cases),
+    Family(("FeedForward",), feed_forward_cases),
+    Family(("TransformerEncoderLayer",), encoder_layer_cases),
+    Family(("TransformerDecoderLayer",), decoder_layer_cases),
+    Family(("TransformerEncoder",), encoder_cases),
+    Family(("TransformerDecoder",), decoder_cases),
+)

@@ -18,6 +18,7 @@ from parity_tests.cases.seeds import first_steady
 from parity_tests.cases.transformer import VARIANTS as SUBLAYERS
 from parity_tests.cases.transformer import dropping
 from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
+from parity_tests.format.families import Family
 from parity_tests.translation import corpus
 
 TRANSLATOR = {
@@ -296,9 +297,13 @@ def cross_entropy_cases() -> Iterator[Case]:
     yield case("no_batch", "There are no sequences.", {"logits": logits[:0], "targets": targets[:0]})
 
 
-def cases(pairs: Sequence[corpus.Pair]) -> Iterator[Case]:
-    """Every case of the translators and of their loss, with the sentences of `pairs`."""
-    yield from translator_cases()
-    yield from transformer_cases()
-    yield from sentence_cases(pairs)
-    yield from cross_entropy_cases()
+FAMILIES = (
+    Family(("Translator",), translator_cases),
+    Family(("TransformerTranslator",), transformer_cases),
+    Family(("masked_cross_entropy",), cross_entropy_cases),
+)
+
+
+def sentence_family(pairs: Sequence[corpus.Pair]) -> Family:
+    """The family with the sentences of `pairs`."""
+    return Family(("Translator",), partial(sentence_cases, pairs))

@@ -12,7 +12,7 @@ from parity_tests.cases.suite import all_cases
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import Refused, console, progress
 from parity_tests.format.selection import Selection
-from parity_tests.vectors.export import INDEX, exportable
+from parity_tests.vectors.export import INDEX, is_exportable
 from parity_tests.vectors.export import export as written
 
 
@@ -47,7 +47,7 @@ def export(folder: Path, no_gradients: bool, **selected: Any) -> None:
     if folder.is_dir() and any(folder.iterdir()):
         raise Refused(f"{folder} is not empty: name a new folder, or remove it")
     selection = Selection(**selected)
-    cells = selection.cells(exportable(all_cases(trained=True)))
+    cells = selection.cells(all_cases().where(is_exportable))
     if not cells:
         raise Refused("no case matches; `attention-parity list --cases` lists all cases")
     with paths.writing(folder), progress() as report_progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 import re
@@ -14,9 +15,10 @@ from click.shell_completion import CompletionItem, FishComplete, add_completion_
 
 import backends as registry
 from attention_core.errors import PATHS
-from parity_tests.cases.suite import NAMES, all_cases
+from parity_tests.cases.suite import all_cases
 from parity_tests.cli import paths
 from parity_tests.format.case import DTYPES, FULL, MIXED
+from parity_tests.format.families import OPERATORS
 from parity_tests.judge.request import DEVICE
 from parity_tests.workers.environment import PATH
 
@@ -40,7 +42,11 @@ def completing(names: Callable[[], Iterable[str]]) -> Completion:
 
 
 complete_backend = completing(registry.available)
-complete_case = completing(lambda: [case.id for case in all_cases(trained=True)])
+
+
+def complete_case(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Complete the id of a case in a shell."""
+    return [case.id for case in all_cases(trained=True).select(f"{glob.escape(begun)}*")]
 
 
 def examples(*lines: str, program: str = "attention-parity") -> str:
@@ -166,7 +172,7 @@ case = click.option(
 operator = click.option(
     "--operator",
     "operators",
-    type=CommaList(NAMES),
+    type=CommaList(OPERATORS),
     metavar="NAMES",
     default=(),
     help="Only cases of these operators (comma-separated).",

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from parity_tests.cluster.client import missing_of
 from parity_tests.cluster.worker import offers
 from parity_tests.format.case import DTYPES, MIXED
 from parity_tests.format.expected import held
-from parity_tests.format.selection import Cell, Selection, select
+from parity_tests.format.selection import Cell, Selection
 from parity_tests.judge.compare import excused
 from parity_tests.judge.divergences import load_divergences
 from parity_tests.judge.question import Questions
@@ -283,8 +284,8 @@ def compare(
             vectors = Vectors.load(folder)
             cells = vectors.cells(cases)
             recordings = {str(file): vectors.answers(file, cells) for file in files}
-        chosen = {case.id for case in select([cell.case for cell in cells], pattern)}
-        cells = [cell for cell in cells if cell.case.id in chosen and (dtypes is None or cell.dtype in dtypes)]
+        cells = [cell for cell in cells if pattern is None or fnmatchcase(cell.case.id, pattern)]
+        cells = [cell for cell in cells if dtypes is None or cell.dtype in dtypes]
         outcome = Run(cells, recordings=named(recordings), dtypes=list(dict.fromkeys(cell.dtype for cell in cells)))
     except (ArchiveError, Mismatch) as error:
         plain = folder is None and "has no digest" in str(error)

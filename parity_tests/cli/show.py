@@ -58,12 +58,12 @@ def list_operators(with_cases: bool) -> None:
     """List all operators and layers with formula, source and number of cases."""
     cases = all_cases(trained=True)
     for entry in ENTRIES:
-        chosen = [case for case in cases if case.operator == entry.name]
+        chosen = cases.select(operators=[entry.name])
         console.print(f"[bold]{entry.name}[/]({escape(entry.signature)})  [dim]{len(chosen)} cases[/]")
         indented(f"{escape(entry.summary)}\n[cyan]{escape(entry.formula)}[/]\n[dim]{entry.source}[/]")
         if with_cases:
             _print_cases(chosen)
-    rest = [case for case in cases if case.operator == TRAINING]
+    rest = cases.select(operators=[TRAINING])
     console.print(
         f"[bold]{TRAINING}[/]  [dim]{len(rest)} cases[/]\n    Training runs of translators, enabled by --training."
     )
@@ -129,7 +129,7 @@ def print_operators() -> None:
 @click.option("--values", is_flag=True, help="Also print the arrays.")
 def show(case_id: str, values: bool) -> None:
     """Show a case: formula, source, shapes and expected outputs."""
-    case = next((case for case in all_cases(trained=True) if case.id == case_id), None)
+    case = all_cases(trained=True).find(case_id)
     if case is None:
         raise Refused(f"no case {case_id!r}; `attention-parity list --cases` lists all cases")
     console.print(f"[bold]{case.id}[/]  {escape(case.shows)}", highlight=False)

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attention_core.operators import find
-from attention_core.operators.training import Batch
+from attention_core.operators import ENTRIES, LAYERS, find
 from attention_core.specification import Layer, Operator, Tensor
 
 Function = Callable[..., tuple[Any, ...]]
@@ -135,8 +134,9 @@ LISTED = ("W", "b", "v")
 """The names of the arrays in an argument or output that is a list: gradients.W, gradients.b and gradients.v."""
 LISTS = ("parameters", "gradients")
 """The arguments that are lists."""
-OPTIMISERS = ("sgd", "adam")
-"""The optimisers; a case gives a list of parameters, and a list of gradients with steps as their first axis."""
+OPTIMISERS = tuple(entry.name for entry in ENTRIES if isinstance(entry, Operator) and not entry.outputs)
+"""The optimisers, which have no outputs; a case gives a list of parameters, and a list of gradients with steps as their
+first axis."""
 
 
 def with_losses(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,9 +176,9 @@ def train(
     trainer = package.Trainer(model, optimizer, max_norm=options["max_norm"])
     history = []
     for step, rows in enumerate(arrays["batches"]):
-        pairs = {name: given(arrays[name][rows]) for name in Batch._fields if name in arrays}
+        pairs = {name: given(arrays[name][rows]) for name in package.training.Batch._fields if name in arrays}
         masks = {name: given(array[step]) for name, array in arrays.items() if name.endswith("dropout_mask")}
-        batch = Batch(**pairs, masks=masks)
+        batch = package.training.Batch(**pairs, masks=masks)
         history.append([taken(number) for number in trainer.step(batch)])
     losses, norms = (np.stack(column) for column in zip(*history, strict=True))
     outputs = {"losses": losses[:JUDGED_STEPS], "norms": norms[:JUDGED_STEPS]}
@@ -189,9 +189,10 @@ def train(
 
 
 def layer_of(operator: str, config: Mapping[str, Any]) -> str:
-    """The class that a case calls."""
-    translator = "TransformerTranslator" if "num_heads" in config else "Translator"
-    return translator if operator == TRAINING else operator
+    """The class that a case calls; a training has the layer with those options."""
+    if operator != TRAINING:
+        return operator
+    return next(layer.name for layer in LAYERS if {*config} <= {option.name for option in layer.options})
 
 
 def output_names(operator: str, method: str, options: Mapping[str, Any], twice: bool = False) -> tuple[str, ...]:

@@ -44,26 +44,6 @@ MOST = {"keys": "positions", "steps": "num_positions"}
 WHOLE = {"scores": (1000.0, 2000), "queries": (4.0, 5), "keys": (500.0, 100)}
 """Step and maximum number of steps of numbers with exact products: scores to ±2e6, with gaps of 0 or large ones."""
 
-LEAST: Mapping[str, Mapping[str, int]] = {
-    **{name: {"features": 2} for name in ("cosine_score", "CosineAttention")},
-    **{
-        name: {"features": 3}
-        for name in (
-            *("LayerNorm", "TransformerEncoderLayer", "TransformerDecoderLayer"),
-            *("TransformerEncoder", "TransformerDecoder", "TransformerTranslator"),
-        )
-    },
-    "relative_bias": {"num_buckets": 4},
-    "patches": {"height": 4, "width": 4},
-    "VisionTransformer": {"features": 3, "height": 4, "width": 4},
-}
-"""Sizes below which an operator refuses, or is degenerate, and its gradients only rounding: in one dimension a cosine
-is 1 or -1, and so are two normalized features.
-"""
-
-REFUSED = {"MultiHeadAttention": ("offset",)}
-"""Optional arrays that an operator refuses without an option that is not drawn: heads are rotated in other cases."""
-
 INFINITE = ("scores", "additive_mask", "bias")
 """Arrays that may contain -inf."""
 
@@ -334,7 +314,7 @@ class Drawn:
 
 
 def steps_of_segments(sizes: Mapping[str, int], given: Sequence[str]) -> int:
-    """The keys of SegmentAttention: the steps of the segment, and those before it where they are given."""
+    """The keys of attention to segments: the steps of the segment, and those before it where they are given."""
     return sizes["queries"] + ("previous" in given) * sizes["previous_steps"]
 
 
@@ -350,7 +330,7 @@ def parsed(line: str) -> Drawn:
         given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         given = {"operator": ast.literal_eval(call.args[0]), **given}
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        example = repr(Drawn("dot_score", sizes={"keys": 2}))
+        example = 'Drawn("dot_score", sizes={"keys": 2})'
         raise ValueError(f"{line} is no drawn case: {error}; expected a line as {example}") from error
     known = {entry.name: type(getattr(Drawn(""), entry.name)) for entry in fields(Drawn)}
     for name, value in given.items():
@@ -388,7 +368,7 @@ def called_of(entry: Operator | Layer, method: str) -> Operator:
 
 def inputs_of(entry: Operator | Layer, method: str) -> tuple[Tensor, ...]:
     """The arrays that a call takes; those of `prepare`, `extend` and `start` replace a memory and a state."""
-    tensors = tuple(one for one in called_of(entry, method).inputs if one.name not in REFUSED.get(entry.name, ()))
+    tensors = called_of(entry, method).inputs
     if not isinstance(entry, Layer) or not any(tensor.name.startswith("memory.") for tensor in tensors):
         return tensors
     rest = [tensor for tensor in tensors if not tensor.name.startswith("memory.")]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import NamedTuple
 
 from parity_tests.format.call import TRAINING
 from parity_tests.format.case import DTYPES, MIXED, Case
+from parity_tests.format.families import OPERATORS, Suite
 
 
 class Cell(NamedTuple):
@@ -31,25 +29,6 @@ def cells_of(cases: Iterable[Case], dtypes: Iterable[str]) -> list[Cell]:
     return [Cell(case, dtype) for dtype in dtypes for case in cases if case.has(dtype)]
 
 
-def select(cases: Sequence[Case], pattern: str | None = None, operators: Sequence[str] | None = None) -> list[Case]:
-    """The cases whose id matches the pattern (with * and ?) and whose operator is among those given."""
-    return [
-        case
-        for case in cases
-        if (pattern is None or fnmatchcase(case.id, pattern)) and (not operators or case.operator in operators)
-    ]
-
-
-CORE = Path(__file__).parents[1] / "cases" / "core.txt"
-"""The names of the cells of the core, a line each; `python -m parity_tests.mutants.core` writes them."""
-
-
-@functools.cache
-def core() -> frozenset[str]:
-    """The names of the cells that kill every mutant, known or derived (`parity_tests.mutants.core`)."""
-    return frozenset(CORE.read_text(encoding="utf-8").splitlines())
-
-
 @dataclass(frozen=True)
 class Selection:
     """Which cells are run: those of these dtypes whose case id matches the pattern, of these operators if any.
@@ -66,20 +45,20 @@ class Selection:
     core: bool = False
     once: bool = False
 
-    def cases(self, cases: Sequence[Case]) -> list[Case]:
-        """The cases among those given that have such a cell."""
-        training = self.training or TRAINING in self.operators
-        chosen = [case for case in select(cases, self.pattern, self.operators) if training or case.operator != TRAINING]
-        repeated = {case.again for case in chosen if case.again} - {case.id for case in chosen}
-        chosen = [*(case for case in cases if case.id in repeated), *chosen]
-        return [case for case in chosen if any(map(case.has, self.dtypes))]
+    def cases(self, suite: Suite) -> list[Case]:
+        """The cases of the suite that have such a cell."""
+        operators = self.operators or [name for name in OPERATORS if self.training or name != TRAINING]
+        chosen = suite.select(self.pattern, operators)
+        ids = {case.id for case in chosen}
+        first = (suite.find(case.again) for case in chosen if case.again and case.again not in ids)
+        return [case for case in (*filter(None, first), *chosen) if any(map(case.has, self.dtypes))]
 
-    def cells(self, cases: Sequence[Case]) -> list[Cell]:
-        """The cells of the cases given."""
-        cells = cells_of(self.cases(cases), self.dtypes)
+    def cells(self, suite: Suite) -> list[Cell]:
+        """The cells of the suite."""
+        cells = cells_of(self.cases(suite), self.dtypes)
         if not (self.core or self.once):
             return cells
-        kept = {cell.key for cell in cells if cell.case.operator == TRAINING or cell.dtype in MIXED} | core()
+        kept = {cell.key for cell in cells if cell.case.operator == TRAINING or cell.dtype in MIXED} | suite.core
         if self.once:
             kept |= {cell.key for cell in {cell.case.id: cell for cell in reversed(cells)}.values()}
         return [cell for cell in cells if cell.key in kept]

@@ -13,9 +13,9 @@ from operator import add
 from pathlib import Path
 
 import backends as registry
-from parity_tests.cases.suite import NAMES
 from parity_tests.format.case import Case
 from parity_tests.format.expected import held, in_memory
+from parity_tests.format.families import OPERATORS
 from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge.compare import excused
 from parity_tests.judge.condition import Judged
@@ -125,7 +125,7 @@ def check(
             seconds = list(map(add, seconds, more_seconds))
             cells = sorted(
                 [*cells, *(judged.cell for judged in more.values())],
-                key=lambda cell: (dtypes.index(cell.dtype), NAMES.index(cell.case.operator)),
+                key=lambda cell: (dtypes.index(cell.dtype), OPERATORS.index(cell.case.operator)),
             )
         if not cells:
             return outcome

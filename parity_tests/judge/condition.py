@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from attention_core import draws
+from parity_tests.cases.covering import LEAST
 from parity_tests.format import expected as reference
 from parity_tests.format.call import SECOND
 from parity_tests.format.case import Arrays, Case, epsilon, is_floating
-from parity_tests.format.drawn import LEAST, Drawn
+from parity_tests.format.drawn import Drawn
 from parity_tests.format.selection import Cell
 from parity_tests.judge.pair import Pair, Quantity
 from parity_tests.judge.tolerances import EntryTolerance, Tolerance, entry_tolerance_of

@@ -14,11 +14,11 @@ from typing import Any
 
 from attention_core.errors import PATHS
 from backends.schema import clean
-from parity_tests.cases.suite import NAMES as OPERATORS
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.case import DTYPES
 from parity_tests.format.drawn import NAMES
 from parity_tests.format.expected import in_memory
+from parity_tests.format.families import OPERATORS
 from parity_tests.format.selection import Selection
 from parity_tests.judge.against import check_against
 from parity_tests.judge.check import Explain, job_of, known_divergences, unexplained
@@ -173,7 +173,7 @@ class Request:
         entries = [entry for entry in divergences if fnmatchcase(known.backend, entry.backend)]
         diverging = {
             case.operator
-            for case in all_cases()
+            for case in (all_cases().select(operators=self.operators) if entries else ())
             if any(entry.names(case.operator, case.id, dtype) for entry in entries for dtype in case.dtypes)
         }
         return known.drawable([name for name in self.operators or NAMES if name not in diverging])

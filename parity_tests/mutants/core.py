@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 
-from parity_tests.cases.suite import all_cases
+from parity_tests.cases.suite import CORE, all_cases
 from parity_tests.format.case import DTYPES, FULL
-from parity_tests.format.selection import CORE, Cell, cells_of
+from parity_tests.format.selection import Cell, cells_of
 from parity_tests.mutants.derived import Derived, derived, killers
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import attempt, judged

@@ -10,10 +10,10 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from attention_core.operators import FILE_OF
-from parity_tests.cases.covering import FAMILIES
-from parity_tests.cases.suite import NAMES
+from parity_tests.cases.covering import GROUPS
 from parity_tests.format.call import TRAINING
 from parity_tests.format.case import is_floating
+from parity_tests.format.families import OPERATORS
 from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import compare
 from parity_tests.judge.pair import Quantity
@@ -125,13 +125,13 @@ def _by_operator() -> dict[str, dict[str, list[Verdict]]]:
 
 def _near(mutant: Mutant, operator: str) -> bool:
     """Whether the mutant has a case of the operator's kind: to compare all mutants takes long."""
-    alike = [name for name in NAMES if _kind(name) == _kind(operator)]
+    alike = [name for name in OPERATORS if _kind(name) == _kind(operator)]
     return any(fnmatchcase(name, pattern.partition("-")[0]) for name in alike for pattern in mutant.cases)
 
 
 def _kind(operator: str) -> str:
     """The file of an operator; those of attention itself count as one."""
-    module = operator if operator == TRAINING else FAMILIES[FILE_OF[operator]]
+    module = operator if operator == TRAINING else GROUPS[FILE_OF[operator]]
     return "attention" if module in ("masking", "scoring", "pooling", "layers") else module
 
 

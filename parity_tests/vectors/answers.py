@@ -12,10 +12,11 @@ from pathlib import Path, PurePosixPath
 
 from backends.archives import ArchiveError, foreign_arrays, regular_file
 from backends.schema import build, clean
-from parity_tests.format.case import Arrays, Case, is_floating
+from parity_tests.format.case import Arrays, is_floating
+from parity_tests.format.families import Suite
 from parity_tests.format.selection import Cell, Selection
 from parity_tests.vectors.description import GRADIENT, quantity_name
-from parity_tests.vectors.export import INDEX, Index, exportable
+from parity_tests.vectors.export import INDEX, Index, is_exportable
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.recordings import Recording, common_cells
 
@@ -49,12 +50,12 @@ class Vectors:
                 raise ArchiveError(f"{folder / name} does not match its digest in {INDEX}: export the vectors again")
         return cls(folder, index)
 
-    def cells(self, cases: Iterable[Case]) -> list[Cell]:
+    def cells(self, suite: Suite) -> list[Cell]:
         """The cells of the vectors, which must be the same here.
 
         Raises: Mismatch if the specification, the cases or their inputs are others here.
         """
-        return common_cells({str(self.folder): self._recording("vectors")}, exportable(cases))
+        return common_cells({str(self.folder): self._recording("vectors")}, suite.where(is_exportable))
 
     def answers(self, file: Path, cells: Iterable[Cell]) -> Recording:
         """The answers in a safetensors file, as a recording of that name, for the cells of the vectors.

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -77,18 +77,16 @@ class Exported:
     without: Counter[str] = field(default_factory=Counter)
 
 
-def exportable(cases: Iterable[Case]) -> list[Case]:
-    """The cases that arrays in a file can state.
+def is_exportable(case: Case) -> bool:
+    """Whether arrays in a file can state a case.
 
-    The others are trainings, arguments that are functions, pruned layers, and calls whose order in a process matters.
+    Trainings, arguments that are functions, pruned layers, and calls whose order in a process matters are not.
     """
-    return [
-        case
-        for case in cases
-        if case.operator != TRAINING
+    return (
+        case.operator != TRAINING
         and case.method != "pruned"
         and not (case.again or case.twice or any(name.startswith("losses.") for name in case.inputs))
-    ]
+    )
 
 
 def export(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -15,9 +16,9 @@ from attention_core.operators import SPECIFICATION_VERSION
 from backends import FRAMEWORKS
 from backends.archives import ArchiveError, load_archive, pack_arrays, save_arrays, unpack_arrays
 from backends.schema import SchemaError
-from parity_tests.cases.suite import NAMES
 from parity_tests.format.case import DTYPES, MIXED, SEED, Arrays, Case
 from parity_tests.format.expected import cotangents
+from parity_tests.format.families import OPERATORS, Suite
 from parity_tests.format.selection import Cell, Selection
 from parity_tests.workers.answers import MISSING, RECORDED, UNANSWERED, Answer
 
@@ -128,6 +129,7 @@ def _digest(question: Mapping[str, Any], arrays: Arrays) -> str:
     return digest.hexdigest()
 
 
+@functools.cache
 def own_version() -> str:
     """The installed version of this package."""
     try:
@@ -216,7 +218,7 @@ def _is_selection(value: Any) -> bool:
         and set(value) == {"dtypes", "pattern", "operators", "training", "core", "once"}
         and all(isinstance(value[name], bool) for name in ("training", "core", "once"))
         and among(value["dtypes"], (*DTYPES, *MIXED))
-        and among(value["operators"], NAMES)
+        and among(value["operators"], OPERATORS)
         and (value["pattern"] is None or _is_text(value["pattern"]))
     )
 
@@ -379,7 +381,7 @@ def named(recordings: Mapping[str, Recording]) -> dict[str, Recording]:
     return {name: recordings[files[name]] for name in ranked}
 
 
-def common_cells(recordings: Mapping[str, Recording], cases: Sequence[Case]) -> list[Cell]:
+def common_cells(recordings: Mapping[str, Recording], suite: Suite) -> list[Cell]:
     """The cells of these recordings, which must be the same in all files and match the current cases.
 
     Raises: Mismatch, naming the difference, if their specification, seed or cells differ.
@@ -402,7 +404,7 @@ def common_cells(recordings: Mapping[str, Recording], cases: Sequence[Case]) -> 
                 f"only {file} has {_few(cells_of_one)}" for file, cells_of_one in missing.items() if cells_of_one
             )
             raise Mismatch(f"{differences}: record both with the same --dtype, --case and --operator")
-    cells = recordings[first].selection.cells(cases)
+    cells = recordings[first].selection.cells(suite)
     if not cells:
         raise Mismatch(f"{first} has no case that exists here: nothing to compare")
     current = digests(cells)

@@ -18,7 +18,6 @@ from attention_core.operators import SPECIFICATION_VERSION
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.check import request_of
 from parity_tests.conversion.conversion import Conversion
-from parity_tests.format.selection import select
 from parity_tests.judge.check import check as judge
 from parity_tests.judge.divergences import Divergence, DivergenceError, load_divergences
 from parity_tests.judge.request import Request
@@ -70,7 +69,7 @@ def written(data: Any, path: Path) -> Path:
 @pytest.fixture(scope="module")
 def run(fake_job: Callable) -> Run:
     """A run of the fake backend."""
-    return judge(select(all_cases(), "masked_softmax-m*"), ["float64"], [fake_job()], require_all=True)
+    return judge(all_cases().select("masked_softmax-m*"), ["float64"], [fake_job()], require_all=True)
 
 
 @pytest.fixture(scope="module")

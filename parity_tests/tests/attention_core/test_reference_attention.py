@@ -17,7 +17,6 @@ from attention_core.operators.multi_head import MULTI_HEAD_ATTENTION, remaining
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.call import STEPS
 from parity_tests.format.expected import build_reference, outputs
-from parity_tests.format.selection import select
 from parity_tests.tests.attention_core.layers import filled
 from parity_tests.tests.attention_core.linear import by_weights
 
@@ -204,13 +203,13 @@ def test_linear_attention_by_hand():
 
 @pytest.mark.parametrize("name", ["lens_and_mask", "heads", "causal_mask", "causal_blocks"])
 def test_linear_attention_is_a_sum_of_all_values_by_quadratically_many_weights(name: str):
-    (case,) = select(all_cases(), f"linear_attention-{name}")
+    (case,) = all_cases().select(f"linear_attention-{name}")
     assert_allclose(outputs(case, "float64")["context"], by_weights(case.inputs, case.options), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["causal", "causal_blocks"])
 def test_causal_linear_attention_is_a_recurrent_network(name: str):
-    (case,) = select(all_cases(), f"linear_attention-{name}")
+    (case,) = all_cases().select(f"linear_attention-{name}")
     queries, keys, values = (case.inputs[key] for key in ("queries", "keys", "values"))
     norms = np.zeros_like(keys[:, 0])
     sums = norms[..., None] * values[:, 0, None]
@@ -226,7 +225,7 @@ EXTENDED = [layer.name for layer in LAYERS if any(method.name.endswith(".extend"
 @pytest.mark.parametrize("name", EXTENDED)
 def test_steps_in_the_room_of_a_memory_give_what_a_call_gives(name: str):
     """A call with the steps in their places, of which the last is beyond the last key."""
-    (case,) = select(all_cases(), f"{name}-extended_at")
+    (case,) = all_cases().select(f"{name}-extended_at")
     given = {key: array.swapaxes(0, 1).copy() for key, array in case.inputs.items() if array.ndim == 3}
     inputs = {key: array.copy() for key, array in case.inputs.items() if not key.startswith(STEPS)}
     inputs |= {key: given[key] for key in ("queries", "keys", "values")}

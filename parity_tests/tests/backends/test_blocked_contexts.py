@@ -11,7 +11,6 @@ from attention_core.draws import uniform
 from attention_core.operators import LAYERS
 from attention_core.specification import Layer
 from parity_tests.cases.suite import all_cases
-from parity_tests.format.selection import select
 from parity_tests.tests.backends.blocks import Ways, assert_close, by_blocks, on_path, plainly
 
 pytestmark = pytest.mark.implements("blocked/dot_product.py")
@@ -179,7 +178,7 @@ def test_a_context_in_blocks_accepts_empty_axes(backend: SimpleNamespace, axis: 
     "layer", [layer for layer in LAYERS if layer.name.endswith("Attention")], ids=lambda layer: layer.name
 )
 def test_who_needs_no_weights_gets_none_on_either_path(backend: SimpleNamespace, layer: Layer):
-    (case,) = select(all_cases(), f"{layer.name}-fully_masked")
+    (case,) = all_cases().select(f"{layer.name}-fully_masked")
     inputs, parameters = case.at("float64")
     dropout = {"dropout": 0.5} if any(option.name == "dropout" for option in layer.options) else {}
     made = backend.runtime.build(getattr(backend.package, layer.name), {**case.config, **dropout}, "float64")

@@ -25,7 +25,7 @@ from parity_tests.cases.suite import all_cases
 from parity_tests.format.call import bind
 from parity_tests.format.case import Case
 from parity_tests.format.expected import cotangents, gradients, programs_folder
-from parity_tests.format.selection import cells_of, select
+from parity_tests.format.selection import cells_of
 from parity_tests.judge.compare import judge_all
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import run
@@ -42,7 +42,7 @@ HIDING = ["masked_softmax-fully_masked", "attention_pooling-hidden_nan", "Additi
 
 def found(case_id: str, dtype: str = "float64", **config: Any) -> tuple[Case, Any, dict[str, jax.Array]]:
     """A case, its layer with its parameters (None for a function), and its inputs; no dropout masks are given."""
-    (case,) = select(all_cases(), case_id)
+    (case,) = all_cases().select(case_id)
     inputs, parameters = case.at(dtype)
     layer = None
     if case.method:
@@ -334,12 +334,11 @@ print(*(f"{array.dtype}{array.shape}".replace(" ", "") for array in found))
 ON_ANOTHER = """
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.call import bind
-from parity_tests.format.selection import select
 from parity_tests.workers.target import opened
 
 backend = opened("backends.jax", "cpu:1")
 assert list(backend.runtime.describe()["devices"]) == ["cpu", "cpu:1"]
-(case,) = select(all_cases(), "AdditiveAttention-open")
+(case,) = all_cases().select("AdditiveAttention-open")
 inputs, parameters = case.at("float32")
 layer = backend.runtime.build(backend.package.AdditiveAttention, case.config, "float32", "cpu:1")
 backend.package.set_parameters(layer, parameters)
@@ -357,7 +356,7 @@ def test_arrays_on_another_device_are_computed_there():
 
 
 def test_a_backend_is_compared_with_itself_on_another_device():
-    cases = select(all_cases(), "scaled_dot_score-*")
+    cases = all_cases().select("scaled_dot_score-*")
     jobs = [Job("jax", "backends.jax", device=device) for device in ("cpu:1", "cpu")]
     outcome = run(cells_of(cases, ["float64"]), jobs)
     assert list(outcome.recordings) == ["jax:cpu:1", "jax"] and not outcome.red

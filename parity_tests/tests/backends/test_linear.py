@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from parity_tests.cases.suite import all_cases
-from parity_tests.format.selection import select
 from parity_tests.tests.attention_core.linear import by_weights
 
 
 @pytest.mark.parametrize("name", ["heads", "causal_mask", "causal_blocks"])
 def test_it_is_a_sum_of_all_values_by_quadratically_many_weights(backend: SimpleNamespace, name: str):
-    (case,) = select(all_cases(), f"linear_attention-{name}")
+    (case,) = all_cases().select(f"linear_attention-{name}")
     given = {key: backend.runtime.from_numpy(array) for key, array in case.inputs.items()}
     context = backend.runtime.to_numpy(backend.package.linear_attention(**given, **case.options))
     np.testing.assert_allclose(context, by_weights(case.inputs, case.options), rtol=1e-12, atol=1e-14)
@@ -22,7 +21,7 @@ def test_it_is_a_sum_of_all_values_by_quadratically_many_weights(backend: Simple
 
 def test_steps_give_what_a_causal_call_gives(backend: SimpleNamespace):
     """Over the end of a block of 64 steps."""
-    (case,) = select(all_cases(), "linear_attention-causal_blocks")
+    (case,) = all_cases().select("linear_attention-causal_blocks")
     arrays = [backend.runtime.from_numpy(case.inputs[name][:, :66]) for name in ("queries", "keys", "values")]
     expected = backend.runtime.to_numpy(backend.package.linear_attention(*arrays, causal=True))
     sums, norms = (backend.runtime.from_numpy(np.zeros(shape)) for shape in ((1, 2, 3), (1, 2)))

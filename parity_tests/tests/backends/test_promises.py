@@ -18,7 +18,6 @@ from parity_tests.cases.suite import all_cases
 from parity_tests.format.call import bind
 from parity_tests.format.case import Case
 from parity_tests.format.expected import cotangents
-from parity_tests.format.selection import select
 from parity_tests.tests.backends.blocks import on_path
 
 CASES = {case.id: case for case in all_cases()}
@@ -62,7 +61,7 @@ def answers(backend: SimpleNamespace, case: Case, dtype: str, **changed: np.ndar
 @pytest.mark.parametrize("case_id", HIDING)
 def test_what_is_hidden_changes_not_one_bit(backend: SimpleNamespace, case_id: str):
     """In float32: the parity has these cases in float64, too."""
-    (case,) = select(all_cases(), case_id)
+    (case,) = all_cases().select(case_id)
     spoilt = {name: array for name, array in case.inputs.items() if array.dtype.kind == "f" and np.isnan(array).any()}
     assert spoilt
     with_nan = answers(backend, case, "float32")
@@ -140,7 +139,7 @@ def mxnet_gradients(function: Any, given: dict[str, Any], factors: dict[int, Any
     ],
 )
 def test_a_second_backward_is_bitwise_equal(backend: SimpleNamespace, case_id: str, path: str):
-    (case,) = select(all_cases(), case_id)
+    (case,) = all_cases().select(case_id)
     function = partial(
         bind(backend.package, case.operator, case.method, case.options), layer_of(backend, case, "float32")
     )
@@ -171,7 +170,7 @@ CLOSED = [
 
 @pytest.mark.parametrize("case_id", CLOSED)
 def test_a_query_that_may_attend_to_nothing_gets_zero(backend: SimpleNamespace, case_id: str):
-    (case,) = select(all_cases(), case_id)
+    (case,) = all_cases().select(case_id)
     found = answers(backend, case, "float32")
     lens, mask = case.inputs["valid_lens"], case.inputs["mask"]
     fully_masked = ~(mask & (np.arange(mask.shape[-1]) < lens[..., None])).any(axis=-1)
@@ -184,7 +183,7 @@ def test_a_query_that_may_attend_to_nothing_gets_zero(backend: SimpleNamespace, 
 
 
 def test_a_sequence_without_an_open_key_gets_zero_from_linear_attention(backend: SimpleNamespace):
-    (case,) = select(all_cases(), "linear_attention-fully_masked")
+    (case,) = all_cases().select("linear_attention-fully_masked")
     found = answers(backend, case, "float32")
     for name in ("output 0", "gradient queries", "gradient keys", "gradient values"):
         assert (found[name][0] == 0).all() and (found[name][1] != 0).any(), name
@@ -232,7 +231,7 @@ def test_inducing_points_are_queries_of_one_attention_and_keys_of_another(backen
 
 
 def test_the_gradient_of_a_hidden_key_is_zero(backend: SimpleNamespace):
-    (case,) = select(all_cases(), "AdditiveAttention-hidden_inf")
+    (case,) = all_cases().select("AdditiveAttention-hidden_inf")
     found = answers(backend, case, "float32")
     for batch, length in enumerate(case.inputs["valid_lens"][:, 0]):
         for name in ("gradient keys", "gradient values"):
@@ -248,7 +247,7 @@ def test_a_finite_fill_would_be_noticed(backend: SimpleNamespace):
 
 def test_dropout_is_the_frameworks_own_in_training_and_absent_in_evaluation(backend: SimpleNamespace):
     """build() gives evaluation mode: a rate without a mask changes nothing there."""
-    (case,) = select(all_cases(), "AdditiveAttention-open")
+    (case,) = all_cases().select("AdditiveAttention-open")
     inputs, parameters = case.at("float32")
     results = []
     for rate in (0.0, 0.5):
@@ -373,7 +372,7 @@ def test_dropout_of_an_encoder_lands_on_dropout(backend: SimpleNamespace):
 
 def test_every_layer_of_a_stack_has_an_effect(backend: SimpleNamespace):
     """A stack that feeds its input to every middle layer loses the first one."""
-    (case,) = select(all_cases(), "GRU-three_layers")
+    (case,) = all_cases().select("GRU-three_layers")
     found = answers(backend, case, "float64")
     for layer in range(3):
         assert (found[f"gradient {layer}.W"] != 0).all()
@@ -389,7 +388,7 @@ def test_queries_and_keys_of_different_sizes_meet_their_own_matrices(backend: Si
 
 def test_a_layer_keeps_nothing_of_a_call(backend: SimpleNamespace):
     """Weights left on an attribute leak tracers."""
-    (case,) = select(all_cases(), "AdditiveAttention-open")
+    (case,) = all_cases().select("AdditiveAttention-open")
     inputs, _ = case.at("float32")
     layer = backend.runtime.build(backend.package.AdditiveAttention, case.config, "float32")
     arrays = {name: backend.runtime.from_numpy(array) for name, array in inputs.items()}

@@ -19,7 +19,6 @@ from backends import torch as attention
 from backends.torch import arrays, runtime
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.main import main
-from parity_tests.format.selection import select
 from parity_tests.tests.places import ROOT
 from parity_tests.third_party.attention import torch as third_party
 
@@ -167,7 +166,7 @@ def test_inductor_compiles_a_layer_with_fully_masked_rows():
 
 
 def test_greedy_decoding_has_no_gradient_and_stops_early():
-    (case,) = select(all_cases(), "BahdanauDecoder-greedy")
+    (case,) = all_cases().select("BahdanauDecoder-greedy")
     inputs, parameters = case.at("float32")
     decoder = attention.BahdanauDecoder(**case.config)
     parameters["dense.b"][2] += 8.0  # all sequences end soon

@@ -22,13 +22,12 @@ from parity_tests.cases.seeds import first_steady, steady
 from parity_tests.cases.suite import all_cases, seeded
 from parity_tests.format.call import STEPS, TRAINING, bind
 from parity_tests.format.case import DTYPES, FULL, Case, epsilon, is_floating
-from parity_tests.format.drawn import called_of
+from parity_tests.format.drawn import called_of, parsed
 from parity_tests.format.expected import build_reference, expected, gradients, outputs
-from parity_tests.format.selection import select
 from parity_tests.judge.condition import judgeable_as
 from parity_tests.translation.corpus import read_corpus
 
-ALL = all_cases()
+ALL = [*all_cases()]
 # Drawn cases and repeated ones have tests of their own: most of this file is about cases that were thought out.
 CASES = [case for case in ALL if case.drawn is None and not case.again]
 by_id = {case.id: case for case in CASES}
@@ -178,7 +177,7 @@ def test_rounding_cannot_decide_a_token_a_choice_or_a_window(case: Case):
 
 @pytest.mark.parametrize("name", ["greedy", "paper"])
 def test_the_tokens_of_sentences_cannot_be_decided_by_rounding(name: str):
-    (case,) = select(CASES, f"Translator-sentences_{name}")
+    (case,) = all_cases().select(f"Translator-sentences_{name}")
     lengths = expected(case, "float32")["lengths"]
     assert len(set(lengths.tolist())) > 1, "the sequences should end at different steps"
 
@@ -197,15 +196,15 @@ def test_large_cases_are_large_and_saturated():
 def test_sentences_of_a_corpus_replace_dates(tmp_path):
     path = tmp_path / "pairs.txt"
     path.write_text("Go now.\tVa maintenant !\nI won!\tJ'ai gagné !\nHe ran away.\tIl a fui.\n", encoding="utf-8")
-    (case,) = select(all_cases(read_corpus(path).pairs), "Translator-sentences_greedy")
+    (case,) = all_cases(read_corpus(path).pairs).select("Translator-sentences_greedy")
     assert case.inputs["source"].shape[0] == 3
     assert case.inputs["valid_lens"].tolist() == [4, 4, 5]
 
 
 def test_selection_is_by_pattern_and_operator():
-    assert [case.id for case in select(CASES, "GRU-s*")] == ["GRU-step", "GRU-step_dropout"]
+    assert [case.id for case in all_cases().select("GRU-s*")] == ["GRU-step", "GRU-step_dropout", "GRU-step_again"]
     operators = ["dot_score", "masked_softmax"]
-    assert sorted({case.operator for case in select(CASES, "*-large", operators)}) == operators
+    assert sorted({case.operator for case in all_cases().select("*-large", operators)}) == operators
 
 
 def test_gradients_use_a_drawn_cotangent():
@@ -299,7 +298,7 @@ def test_the_covering_design_meets_every_setting_and_is_what_is_kept():
         kin[call.kin] |= design.required(call)
     missed = {name: settings - made.single[name] for name, settings in kin.items()}
     assert {name: settings for name, settings in missed.items() if settings} == {}
-    rows, kept = chain.from_iterable(made.rows.values()), [case.drawn for case in covering.cases()]
+    rows, kept = chain.from_iterable(made.rows.values()), map(parsed, covering.LINES.read_text("utf-8").splitlines())
     judged = {"seed": 0, "forward": True}  # which are chosen so that the row can be judged
     message = "its rows have changed: python -m tools.covering"
     assert [replace(row, **judged) for row in rows] == [replace(row, **judged) for row in kept], message

@@ -18,10 +18,11 @@ from click.testing import CliRunner
 from rich.console import Console
 
 import backends
-from parity_tests.cases.suite import NAMES, all_cases
+from parity_tests.cases.suite import all_cases
 from parity_tests.cli import terminal
 from parity_tests.cli.main import main
-from parity_tests.format.selection import cells_of, select
+from parity_tests.format.families import OPERATORS
+from parity_tests.format.selection import cells_of
 from parity_tests.judge.run import Run, batches_of, dealt, run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import MOST_ROWS, reproduce, rows
@@ -248,7 +249,7 @@ def test_exit_codes_are_the_same_in_every_command_and_a_wrong_argument_gets_a_se
 
 
 def test_two_backends_are_judged_against_each_other(fake_job):
-    cases = select(all_cases(), "dot_score-plain")
+    cases = all_cases().select("dot_score-plain")
     jobs = [Job("one", "numpy_backend"), Job("two", "numpy_backend")]
 
     def recorder(job: Job, batches: Iterable[Batch], progress: Progress) -> Recording:
@@ -281,7 +282,7 @@ def test_progress_is_a_bar_with_what_is_running_or_a_line_for_each_finished_part
 
 def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("parity_tests.judge.run.requirements_of", lambda backend: backends.Requirements((), share=1))
-    cases = select(all_cases(), operators=["masked_softmax"])
+    cases = all_cases().select(operators=["masked_softmax"])
     reports = []
 
     def judged(workers: int) -> dict:
@@ -302,7 +303,7 @@ def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatc
 
 
 def test_each_batch_goes_to_one_worker_with_all_cells_of_a_program():
-    cases = select(all_cases(), operators=["masked_softmax"])
+    cases = all_cases().select(operators=["masked_softmax"])
     cells = cells_of(cases, ["float64", "float32"])
     batches = batches_of(cells)
     assert len(batches) > 1 and {cell.key for cell in cells} == {key for batch in batches for key in batch.digests}
@@ -322,7 +323,7 @@ def test_the_command_that_repeats_a_verdict_names_both_backends():
 
 
 def test_many_operators_share_a_row_for_each_file_and_what_is_red_has_its_own():
-    names = list(NAMES)
+    names = list(OPERATORS)
     listed = list(rows(names, {"GRU", "LuongDecoder"}, every=False))
     labels = [label for label, _ in listed]
     assert labels[:3] == ["masking (13)", "scoring (6)", "pooling"] and labels[-1] == "translation (2)"

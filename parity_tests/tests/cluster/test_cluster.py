@@ -23,7 +23,7 @@ from parity_tests.cluster.behaviour import targets_of
 from parity_tests.cluster.campaign import ClusterCampaign, Log, LogError, pending
 from parity_tests.cluster.client import Cluster
 from parity_tests.format.case import FULL
-from parity_tests.format.selection import Cell, cells_of, select
+from parity_tests.format.selection import Cell, cells_of
 from parity_tests.fuzz.campaign import Campaign
 from parity_tests.judge import run as running
 from parity_tests.judge.run import Run, run
@@ -60,7 +60,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def cells() -> list[Cell]:
-    return cells_of(select(all_cases(), operators=["masked_softmax", "scaled_dot_score"]), ["float64"])
+    return cells_of(all_cases().select(operators=["masked_softmax", "scaled_dot_score"]), ["float64"])
 
 
 @pytest.fixture(scope="module")

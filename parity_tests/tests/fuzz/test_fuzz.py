@@ -16,21 +16,19 @@ from click.testing import CliRunner
 import backends
 from attention_core.operators import FILE_OF, find
 from attention_core.specification import INTEGER, Layer
-from parity_tests.cases import covering, suite
-from parity_tests.cases.covering import FAMILIES, Call, is_forward
+from parity_tests.cases import covering, regressions
+from parity_tests.cases.covering import GROUPS, LEAST, Call, is_forward
 from parity_tests.cases.draw import FAMILY, HIDDEN, draw
 from parity_tests.cli.main import main
 from parity_tests.format import expected as reference
 from parity_tests.format.case import FULL, least_normal
 from parity_tests.format.drawn import (
-    LEAST,
     LENGTHS,
     NAMES,
     PATTERNS,
     Drawn,
     axes_of,
     called_of,
-    inputs_of,
     methods_of,
     parsed,
 )
@@ -104,7 +102,7 @@ def test_every_argument_and_option_is_passed_and_omitted(drawn: list[Drawn]):
     given, calls = defaultdict(set), defaultdict(set)
     for case in drawn:
         entry = find(case.operator)
-        names = [tensor.name for tensor in inputs_of(entry, case.method) if tensor.optional]
+        names = [tensor.name for tensor in Call(entry, case.method).inputs if tensor.optional]
         options = [*called_of(entry, case.method).options, *(entry.options if isinstance(entry, Layer) else ())]
         # An option that is an axis is always among the sizes, and a dtype is the dtype.
         always = {*axes_of(entry, case.method), "dtype"}
@@ -264,8 +262,8 @@ def test_a_planted_bug_is_found_shrunk_and_red_until_it_is_gone(
     assert repr(finding.drawn) == simplest
     assert finding.verdict.status == "fail" and finding.verdict.operator == operator
     monkeypatch.setenv("ATTENTION_PARITY_CACHE", str(tmp_path))
-    monkeypatch.setattr(suite, "FOUND", (parsed(simplest),))
-    (case,) = suite.found_cases()
+    monkeypatch.setattr(regressions, "FOUND", (parsed(simplest),))
+    (case,) = regressions.found_cases(operator)
     assert run(cells_of([case], ["float64"]), [planted(bug)]).red
     assert not run(cells_of([case], ["float64"]), [planted("")]).red
 
@@ -346,7 +344,7 @@ def test_a_product_of_large_square_matrices_has_no_gradients():
 
 def test_shrinking_adds_no_gradients_that_are_rounding_alone(drawn: list[Drawn]):
     tiny = [case for case in drawn if 1e-30 in case.scales.values() and case.forward]
-    case = next(case for case in tiny if FAMILIES[FILE_OF[case.operator]] == "layers" and case.method == "call")
+    case = next(case for case in tiny if GROUPS[FILE_OF[case.operator]] == "layers" and case.method == "call")
     kept = shrink(case, lambda candidate: 1e-30 in candidate.scales.values())
     assert kept.forward and not shrink(case, lambda candidate: True).forward
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from parity_tests.cases.suite import all_cases
-from parity_tests.format.selection import cells_of, select
+from parity_tests.format.selection import cells_of
 from parity_tests.judge.check import name_of
 from parity_tests.judge.drawn_cells import DRAWN
 from parity_tests.tests.commands import invoke, squeezed
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.once
 def test_numpy_functions_are_judged_and_missing_ones_are_reported(check: Check):
     result = check(SOFTMAX)
     assert result.exit_code == 0, result.output
-    listed = cells_of(select(all_cases(), operators=["masked_softmax"]), ["float64"])
+    listed = cells_of(all_cases().select(operators=["masked_softmax"]), ["float64"])
     assert f"masked_softmax │ {len(listed) + DRAWN:5} │" in result.output
     assert "missing gradients of masked_softmax; 113 functions (--every lists them) drawn" in squeezed(result)
     named = check(SOFTMAX, "--operator", "masked_softmax,dot_score", "--case", "*-[op]*", "--every")

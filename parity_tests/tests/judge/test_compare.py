@@ -16,7 +16,7 @@ from attention_core import reference
 from backends.archives import unpack_arrays
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.expected import cotangents
-from parity_tests.format.selection import Cell, cells_of, select
+from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge.compare import compare, judge, judge_all, judge_settings
 from parity_tests.judge.divergences import Divergence, apply, load_divergences
 from parity_tests.judge.pair import Quantity
@@ -94,7 +94,7 @@ def test_informational_values_are_measured_and_only_checked_for_shape_dtype_and_
 
 
 def test_the_report_counts_informational_verdicts_separately(fake: ModuleType):
-    (case,) = select(all_cases(), "dot_score-plain")
+    (case,) = all_cases().select("dot_score-plain")
     recording = Recording("fake", "cpu")
     passed = replace(BLANK, operator=case.operator, case=case.id, status="pass", error=2.0)
     verdicts = [passed, replace(passed, status="informational", error=77.0)]
@@ -202,7 +202,7 @@ def test_empty_arrays_are_compared_by_shape_and_dtype():
 
 def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
     """The cells of a pattern written by hand, and what the fake backend answers to them, in this process."""
-    chosen = [case for case in select(all_cases(), pattern) if case.drawn is None and not case.again]
+    chosen = [case for case in all_cases().select(pattern) if case.drawn is None and not case.again]
     cells = cells_of(chosen, ["float64"])
     backend, recording = opened("numpy_backend", "cpu"), Recording("fake", "cpu")
     for case, dtype in cells:

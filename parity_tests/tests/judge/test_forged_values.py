@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from parity_tests.cases.suite import all_cases
-from parity_tests.format.selection import cells_of, select
+from parity_tests.format.selection import cells_of
 from parity_tests.judge.run import CacheError, run
 from parity_tests.tests.commands import squeezed
 from parity_tests.tests.judge.sources import SOFTMAX, WRITTEN, WRONG, Check, pytest_run
@@ -29,10 +29,9 @@ from backends import unpack_arrays
 from parity_tests.cases.suite import all_cases
 from parity_tests.judge.verdict import Verdict
 from parity_tests.format.expected import computed_outputs, files
-from parity_tests.format.selection import select
 
 os.environ["ATTENTION_PARITY_CACHE"] = {cache!r}
-for case in select(all_cases(), {pattern!r}):
+for case in all_cases().select({pattern!r}):
     path = files(case, "float64")["outputs"]
     path.parent.mkdir(parents=True, exist_ok=True)
     save_arrays(path, {{name: 1.5 * array for name, array in computed_outputs(case, *case.at("float64")).items()}})
@@ -79,7 +78,7 @@ def test_a_forged_cache_is_refused_in_pytest_too(project: Path, forging: Callabl
 def test_a_forged_cache_is_refused_in_a_run_and_not_read_while_workers_run(
     forging: Callable[..., str], fake_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ):
-    cases = list(select(all_cases(), WRITTEN))
+    cases = list(all_cases().select(WRITTEN))
 
     def forge() -> None:
         subprocess.run([sys.executable, "-c", forging()], check=True, cwd=ROOT)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from parity_tests.cases.suite import all_cases
-from parity_tests.format.selection import cells_of, select
+from parity_tests.format.selection import cells_of
 from parity_tests.tests.judge.sources import ENTRY, pytest_run
 
 pytestmark = pytest.mark.once
@@ -23,7 +23,7 @@ def test_every_cell_is_a_test_of_pytest(project: Path):
 
 def test_cells_are_chosen_as_other_tests_are(project: Path):
     done = pytest_run(project, "--parity-target", "mine.py", "-m", "parity", "-k", "dot_score and float64", "-v")
-    listed = cells_of(select(all_cases(), operators=["dot_score"]), ["float64"])
+    listed = cells_of(all_cases().select(operators=["dot_score"]), ["float64"])
     passed = re.findall(r"PASSED mine.py::dot_score-(\S*)\[float64\]|dot_score-(\S*)\[float64\] PASSED", done.stdout)
     names = ["".join(name) for name in passed]
     assert done.returncode == 0 and f"{len(names)} passed" in done.stdout, done.stdout

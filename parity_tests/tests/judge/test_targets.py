@@ -16,7 +16,7 @@ from backends import FRAMEWORKS
 from backends.archives import unpack_arrays
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.case import Case
-from parity_tests.format.selection import Cell, cells_of, select
+from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge.check import is_registered, required
 from parity_tests.judge.compare import judge_all
 from parity_tests.judge.question import Questions
@@ -141,7 +141,7 @@ SHAPES = FAKES / "shapes.py"
 
 def verdicts_of(target: Target, pattern: str) -> list[Verdict]:
     """What is found of a target in this process, as a worker asks it and as `check` judges it."""
-    cells = cells_of(select(all_cases(), pattern), ["float64"])
+    cells = cells_of(all_cases().select(pattern), ["float64"])
     arrays, header = unpack_arrays(batch_of(cells).packed)
     stream = io.BytesIO()
     target.describe()
@@ -274,7 +274,7 @@ def test_what_a_target_has_not_is_counted_and_red_where_all_is_required(check: C
 def test_what_a_registered_backend_cannot_have_is_not_red(monkeypatch: pytest.MonkeyPatch):
     known = {"fake": SimpleNamespace(module="numpy_backend"), "other": SimpleNamespace(module="elsewhere")}
     monkeypatch.setattr("backends.available", lambda: known)
-    cells = cells_of(select(all_cases(), "masked_softmax-mask"), ["float64"])
+    cells = cells_of(all_cases().select("masked_softmax-mask"), ["float64"])
     for job, status in ((Job("fake", "numpy_backend"), "not-applicable"), (Job("other", "mine.py"), "missing")):
         answer = Answer("not-applicable", "there is no such product")
         recording = Recording(job.backend, "cpu", answers={cell.key: answer for cell in cells})

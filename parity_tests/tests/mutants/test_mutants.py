@@ -14,7 +14,7 @@ from attention_core import reference
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.call import TRAINING
 from parity_tests.format.case import Arrays, Case
-from parity_tests.format.selection import Cell, Selection, core
+from parity_tests.format.selection import Cell, Selection
 from parity_tests.judge import compare
 from parity_tests.judge.compare import CELL_CHECKS, CHECKS, judge_all
 from parity_tests.judge.question import Questions
@@ -130,7 +130,7 @@ def test_the_core_kills_every_mutant_and_none_of_its_cells_could_be_left_out(
     assert silent == {name for name in by_name if all(pattern.startswith(TRAINING) for pattern in by_name[name].cases)}
     alone = {name for names in killers.values() if len(names) == 1 for name in names}
     asked_before = {f"{case.again}/{dtype}" for case, dtype in cells if case.again}
-    assert {cell.key for cell in cells} == {*core()} == alone | asked_before
+    assert {cell.key for cell in cells} == {*all_cases().core} == alone | asked_before
 
 
 def test_a_right_implementation_is_not_killed():

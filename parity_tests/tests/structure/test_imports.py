@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from attention_core.operators import ENTRIES
 from backends import FRAMEWORKS
 from benchmarks.items import TOOLKITS
 from parity_tests.tests.places import ROOT
@@ -132,6 +133,17 @@ def test_the_weights_import_numpy_and_the_data_of_the_specification():
             assert top(name) != "backends" or name.split(".")[1:2] in ([], ["archives"], ["schema"], ["weights"]), path
 
 
+def test_the_format_of_cases_knows_no_operator():
+    names = {entry.name for entry in ENTRIES}
+    for path in sources("parity_tests/format"):
+        for name in imports(path):
+            assert not name.startswith("attention_core.operators."), f"{path} imports {name}"
+            own = top(name) != "parity_tests" or name.startswith("parity_tests.format.")
+            assert own, f"{path} imports {name}"
+        texts = {node.value for node in ast.walk(parsed(path)) if isinstance(node, ast.Constant)}
+        assert not names & texts, path
+
+
 def test_the_parity_tests_import_no_framework_and_no_backend():
     for path in (*sources("parity_tests"), *sources("benchmarks")):
         if path not in IN_WORKERS:
@@ -192,7 +204,10 @@ def test_every_module_that_imports_a_framework_is_listed():
 
 
 def test_a_worker_needs_numpy_and_safetensors_alone():
-    """Another environment has no click and no rich: what a worker imports must not ask for them."""
+    """Another environment has no click and no rich: what a worker imports must not ask for them.
+
+    Nor does a worker build cases: it gets its cells as arrays.
+    """
     seen: set[str] = set()
     waiting = ["parity_tests.workers.worker"]
     while waiting:
@@ -204,6 +219,7 @@ def test_a_worker_needs_numpy_and_safetensors_alone():
         base = ROOT.joinpath(*name.split("."))
         waiting += imports(base.with_suffix(".py") if base.with_suffix(".py").exists() else base / "__init__.py")
         waiting += [name.rpartition(".")[0]] if "." in name else []
+    assert not [name for name in seen if name.startswith("parity_tests.cases")]
     third_party = {top(name) for name in seen} - set(PACKAGES) - set(sys.stdlib_module_names)
     assert third_party == {"numpy", "safetensors", "ml_dtypes"}  # the last one only where there is a bfloat16
 

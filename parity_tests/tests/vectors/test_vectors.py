@@ -29,7 +29,7 @@ from parity_tests.tests.commands import invoke, squeezed
 from parity_tests.tests.places import ROOT
 from parity_tests.vectors import onnx as onnx_models
 from parity_tests.vectors.description import answer_name, description
-from parity_tests.vectors.export import Index, arrays_of, as_json, exportable
+from parity_tests.vectors.export import Index, arrays_of, as_json, is_exportable
 
 pytestmark = pytest.mark.once
 
@@ -99,7 +99,7 @@ def test_arrays_are_those_of_the_case_exactly(vectors: Path):
 
 def test_what_a_file_cannot_state_is_not_exported():
     cases = all_cases(trained=True)
-    kept = exportable(cases)
+    kept = cases.where(is_exportable)
     assert not [case.id for case in kept if case.again or case.twice or case.method == "pruned"]
     left_out = {"training", "ablation_importance", "taylor_importance"}
     assert {case.operator for case in cases} - {case.operator for case in kept} == left_out
@@ -108,7 +108,7 @@ def test_what_a_file_cannot_state_is_not_exported():
 def one_of_each() -> list[Cell]:
     """The first case in float64 of every function and method, and those that are described in another way."""
     chosen: dict[Any, Cell] = {}
-    for case in exportable(all_cases()):
+    for case in all_cases().where(is_exportable):
         unlike = "time_major" in case.config, bool(case.shared), case.name in ("one_key", "no_keys", "fully_masked")
         if "float64" in case.dtypes:
             chosen.setdefault((case.operator, case.method, *unlike), Cell(case, "float64"))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from backends.archives import ArchiveError, load_archive, save_arrays
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.case import Case
-from parity_tests.format.selection import Cell, Selection, select
+from parity_tests.format.selection import Cell, Selection
 from parity_tests.tests.commands import invoke
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.workers.comparisons import CELL, compared, refused
@@ -35,7 +35,7 @@ def digest(case: Case) -> str:
 
 
 def test_a_digest_covers_all_inputs_of_a_cell():
-    (whole,) = select(all_cases(), "AdditiveAttention-none")
+    (whole,) = all_cases().select("AdditiveAttention-none")
     case = replace(whole, gradients=False)  # without cotangents, so that nothing has to run
     swapped = dict(zip(case.parameters, reversed(case.parameters.values()), strict=True))
     changed = [

@@ -17,7 +17,7 @@ import pytest
 
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.terminal import signals
-from parity_tests.format.selection import cells_of, select
+from parity_tests.format.selection import cells_of
 from parity_tests.judge.divergences import Divergence
 from parity_tests.judge.run import run
 from parity_tests.tests.places import FAKES, ROOT
@@ -92,7 +92,7 @@ def test_an_interrupted_run_reports_the_verdicts_so_far_and_leaves_nothing_behin
     assert process.returncode == code, printed
     assert running(0) == []
     assert list((tmp_path / "temporary").iterdir()) == []
-    total = len(cells_of(select(all_cases(), operators=["masked_softmax"]), ["float64"]))
+    total = len(cells_of(all_cases().select(operators=["masked_softmax"]), ["float64"]))
     assert f"interrupted: {answered} of {total} cells answered; 0 of {2 * answered} comparisons red" in printed
     assert "masked_softmax" in printed and "green" not in printed
     found = json.loads((tmp_path / "found.json").read_text())
@@ -115,7 +115,7 @@ def test_workers_end_with_a_judge_that_is_killed(start, running, fault: str, cou
 def test_the_reference_is_not_computed_for_a_run_that_shall_stop(fake_job, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr("parity_tests.format.expected.expected")
     recorder = partial(record, stopped=lambda: True)
-    cells = cells_of(select(all_cases(), "dot_score-*"), ["float64"])
+    cells = cells_of(all_cases().select("dot_score-*"), ["float64"])
     outcome = run(cells, [fake_job()], recorder=recorder, stopped=lambda: True)
     assert outcome.interrupted and outcome.verdicts == [] and outcome.recordings["fake"].answers == {}
 
@@ -133,14 +133,14 @@ def test_a_signal_that_does_not_wake_the_judge_is_heard_all_the_same(fake_job):
         heard.extend(caught)
         return record(fake_job(), batches, progress)
 
-    cells = cells_of(select(all_cases(), "dot_score-plain"), ["float64"])
+    cells = cells_of(all_cases().select("dot_score-plain"), ["float64"])
     with signals() as caught:
         outcome = run(cells, [fake_job()], recorder=recorder, stopped=lambda: bool(caught))
     assert heard == [signal.SIGTERM] and outcome.interrupted
 
 
 def test_a_divergence_that_was_not_met_by_then_is_not_called_stale(fake_job):
-    cases = select(all_cases(), "masked_softmax-none")
+    cases = all_cases().select("masked_softmax-none")
     entries = [Divergence("fake", "masked_softmax-none", "weights", "for this test", dtype="float32")]
     finished = []
 

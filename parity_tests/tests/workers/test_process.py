@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parity_tests.cases.suite import all_cases
-from parity_tests.format.selection import cells_of, select
+from parity_tests.format.selection import cells_of
 from parity_tests.judge.compare import judge
 from parity_tests.judge.question import Question
 from parity_tests.workers.process import KEPT_BYTES, MOST_RESTARTS, Job, record
@@ -101,7 +101,7 @@ FAULTS = (
 @pytest.fixture
 def run(fake_job):
     """Run four short cells, the second of which is the one whose inputs hold lengths."""
-    cases = [next(iter(select(all_cases(), name))) for name in CASES]
+    cases = [next(iter(all_cases().select(name))) for name in CASES]
     cells = cells_of(cases, ["float64"])
     batch = batch_of(cells)
 
@@ -183,7 +183,7 @@ def test_an_invalid_interpreter_is_reported(run, tmp_path: Path):
 
 
 def test_a_worker_that_always_dies_is_abandoned(fake_job):
-    cells = cells_of(select(all_cases(), operators=["dot_score"]), ["float64"])
+    cells = cells_of(all_cases().select(operators=["dot_score"]), ["float64"])
     recording = record(fake_job("exit@queries"), [batch_of(cells[:3]), batch_of(cells[3:])])
     answers = [recording.answers[cell.key] for cell in cells]
     assert {answer.status for answer in answers} == {"crash"}
