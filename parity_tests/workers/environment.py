@@ -22,6 +22,8 @@ COMMON = {**dict.fromkeys(THREADS, "1"), "NVIDIA_TF32_OVERRIDE": "0"}
 
 def requirements_of(backend: str) -> registry.Requirements | None:
     """The requirements of the backend of that name; None for a third-party implementation."""
+    if backend in registry.FRAMEWORKS:  # which no package can replace: the installed ones need not be searched
+        return registry.read_requirements(f"{registry.__name__}.{backend}")
     known = registry.available()
     return registry.read_requirements(known[backend].module) if backend in known else None
 
