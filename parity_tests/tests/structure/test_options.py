@@ -23,7 +23,7 @@ EXAMPLES = [path for path in (ROOT / "examples").rglob("*") if path.suffix in ("
 TEXT = "\n".join(path.read_text(encoding="utf-8") for path in [*PAGES, *EXAMPLES])
 FLAGS = sorted(
     {
-        tuple(sorted({*option.opts, *option.secondary_opts}, key=len))
+        tuple(sorted(dict.fromkeys([*option.opts, *option.secondary_opts]), key=len))
         for command in COMMANDS.values()
         for option in command.params
         if isinstance(option, click.Option)
