@@ -71,7 +71,7 @@ def heatmap(
     panels = _panels(weights, outputs, inputs, valid_lens, "heatmap")
     if titles is not None and len(titles) != len(panels):
         raise ValueError(f"heatmap: there are {len(titles)} titles for {len(panels)} heatmaps. Pass one for each.")
-    return _drawn(panels, None, titles, scale, "heatmap", padding)
+    return _draw(panels, None, titles, scale, "heatmap", padding)
 
 
 def grid(
@@ -99,7 +99,7 @@ def grid(
     columns = [""] * num_columns if inputs is None else inputs
     panels = _panels(array.reshape(-1, num_rows, num_columns), rows, columns, valid_lens, "grid")
     titles = [f"layer {layer + 1}, head {head + 1}" for layer in range(layers) for head in range(heads)]
-    return _drawn(panels, heads, titles, scale, "grid")
+    return _draw(panels, heads, titles, scale, "grid")
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def layout(panels: Sequence[Panel], across: int | None, padding: bool, bars: boo
     else:
         right, top = right + beside, top + above
 
-    def arranged(across: int) -> Layout:
+    def arrange(across: int) -> Layout:
         """So many across, with the largest cells that fit the figure."""
         down = math.ceil(len(panels) / across)
         fitting = (WIDEST - left) / across - right, (TALLEST - over) / down - top
@@ -139,11 +139,11 @@ def layout(panels: Sequence[Panel], across: int | None, padding: bool, bars: boo
         return Layout(across, down, cell, (round(width, 3), round(height, 3)), alike)
 
     if across is not None:
-        return arranged(across)
+        return arrange(across)
     most = max(1, min(len(panels), int((WIDEST - left) / (SMALLEST + right))))
-    layouts = map(arranged, range(1, most + 1))
+    layouts = map(arrange, range(1, most + 1))
     best = max(layouts, key=lambda one: (one.size[1] <= TALLEST, one.cell, one.across))
-    return arranged(math.ceil(len(panels) / best.down))
+    return arrange(math.ceil(len(panels) / best.down))
 
 
 def _label_space(tokens: Iterable[str]) -> float:
@@ -151,7 +151,7 @@ def _label_space(tokens: Iterable[str]) -> float:
     return min(LETTER * max(map(len, tokens), default=0), LONGEST_LABEL)
 
 
-def _drawn(
+def _draw(
     panels: Sequence[Panel],
     across: int | None,
     titles: Sequence[str] | None,

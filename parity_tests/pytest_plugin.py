@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parity_tests.shadowing import shadowed
+from parity_tests.shadowing import shadowing_message
 
 if TYPE_CHECKING:
     from parity_tests.format.selection import Cell
@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     for name in OPTIONS:
         if config.getoption(name) == "":
             raise pytest.UsageError(f"the value of {name} is empty: omit it, or pass a value")
-    if target is not None and (sentence := shadowed()):
+    if target is not None and (sentence := shadowing_message()):
         raise pytest.UsageError(sentence)
     if target is not None:
         items += Target.from_parent(session, name=target, nodeid=target).collect()
@@ -118,7 +118,7 @@ class Target(pytest.Collector):
     def verdicts(self, cell: Cell) -> list[Verdict]:
         """The verdicts on a cell."""
 
-        from parity_tests.judge.check import is_registered, required
+        from parity_tests.judge.check import apply_requirements, is_registered
         from parity_tests.judge.compare import judge_all
         from parity_tests.judge.question import Questions
         from parity_tests.judge.run import recheck
@@ -126,7 +126,7 @@ class Target(pytest.Collector):
 
         recording: Recording = self.server.answers(batch_of([cell]))
         verdicts = judge_all([cell], [recording], Questions())
-        verdicts = list(required(verdicts, self.request.require_all, is_registered(self.server.job)))
+        verdicts = list(apply_requirements(verdicts, self.request.require_all, is_registered(self.server.job)))
         if cell.key in self.repeated or any(one.status == "fail" for one in verdicts):
             recheck(self.read, [cell])
         return verdicts
@@ -176,7 +176,7 @@ class CellTest(ParityTest):
             lines = {one.case.id: repr(one.drawn) for one in self.parent.drawn.values()}
             again = reproduce(red[0], self.parent.request.command, lines)
             raise Red("\n".join([*(f"{one.quantity}: {one.reason}" for one in red), again]))
-        if not any(one.judged for one in verdicts):
+        if not any(one.is_judged for one in verdicts):
             pytest.skip(verdicts[0].reason)
 
 

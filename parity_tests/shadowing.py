@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 
-def shadowed() -> str | None:
+def shadowing_message() -> str | None:
     """A message with both folders if a package is shadowed; nothing of it is imported."""
     root = Path(__file__).resolve().parents[1]
     for name in ("attention_core", "backends"):

@@ -44,7 +44,7 @@ class Answer:
         return cls(cell, answer.status, recording.cells.get(cell.key, {}), arrays)
 
     @property
-    def refused(self) -> str:
+    def refusal(self) -> str:
         """Why there is no answer, in a word; empty if there is one."""
         words = {"ok": "", "not-implemented": "no such argument", "not-applicable": "none", "timeout": "hangs"}
         return words.get(self.status, self.status)
@@ -175,12 +175,12 @@ def precision(answer: Answer, names: Sequence[str]) -> str:
             return f"another {verdict.check}"
         worst = max(worst, verdict.error or 0.0)
     if not failed:
-        return f"≤ {rounded(worst)}" if dtype in HALF else "right"
+        return f"≤ {round_up(worst)}" if dtype in HALF else "right"
     single = dtype == "float64" and worst * epsilon(dtype) <= MOST_SINGLE * epsilon("float32")
-    return "as float32" if single else f"off by {rounded(worst)} eps"
+    return "as float32" if single else f"off by {round_up(worst)} eps"
 
 
-def rounded(eps: float) -> str:
+def round_up(eps: float) -> str:
     """The next larger of 1, 3, 10, 30 and so on: figures that another processor does not change."""
     power = 10.0 ** math.floor(math.log10(max(eps, 1.0)))
     return f"{next(step * power for step in (1, 3, 10) if step * power >= eps * (1 - 1e-9)):g}"
@@ -217,7 +217,7 @@ CLASSIFIERS: dict[str, Callable[[Answer], str]] = {
 """The classifier of each question's answer."""
 
 
-def chosen(answer: Answer, alternatives: Mapping[str, Case]) -> str:
+def name_context(answer: Answer, alternatives: Mapping[str, Case]) -> str:
     """The words of the case whose context the answer is."""
     context, dtype = answer.actual["context"], answer.cell.dtype
     for words, case in alternatives.items():
@@ -233,6 +233,6 @@ def context_of(case: Case, dtype: str) -> np.ndarray:
 
 def classify(name: str, answer: Answer, alternatives: Mapping[str, Case] | None = None) -> str:
     """The finding of an answer, in a word or two: by a question's alternatives, or else by its classifier."""
-    if answer.refused:
-        return answer.refused
-    return chosen(answer, alternatives) if alternatives else CLASSIFIERS[name](answer)
+    if answer.refusal:
+        return answer.refusal
+    return name_context(answer, alternatives) if alternatives else CLASSIFIERS[name](answer)

@@ -61,7 +61,7 @@ UNDEFINED = "undefined"
 """The finding of a question that is not put to a target."""
 
 
-def installed(target: ThirdParty) -> bool:
+def is_installed(target: ThirdParty) -> bool:
     """Whether the packages are installed that the module of a call imports."""
     module = [other for other in THIRD_PARTY if other.module == target.module]
     return all(find_spec(name) is not None for other in module for name in other.packages)

@@ -81,10 +81,12 @@ def questions_for(operator: str, takes: str, raw: bool = False) -> dict[str, Que
         questions["lengths_and_causal"] = lengths_and_causal(cases["open"])
         questions["beyond"] = Question(lengths(BEYOND), rows.id, "lengths of 8, 9 and 12 for 7 keys")
         questions["below"] = Question(lengths(BELOW), rows.id, "lengths of -1 and -2")
-    return {name: replace(question, case=named(name, question.case, masked)) for name, question in questions.items()}
+    return {
+        name: replace(question, case=as_question(name, question.case, masked)) for name, question in questions.items()
+    }
 
 
-def named(name: str, case: Case, masked: bool) -> Case:
+def as_question(name: str, case: Case, masked: bool) -> Case:
     """The case under the name of its question, in half precision for "half" alone.
 
     By lengths, some questions have the name of a case of the specification, and are others.

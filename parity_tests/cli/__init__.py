@@ -3,9 +3,9 @@
 import os
 import sys
 
-from parity_tests.shadowing import shadowed
+from parity_tests.shadowing import shadowing_message
 
-if sentence := shadowed():
+if sentence := shadowing_message():
     print(f"Error: {sentence}", file=sys.stderr)
     sys.exit(2)
 

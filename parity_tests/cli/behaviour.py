@@ -78,7 +78,7 @@ def ask_here(modules: list[str] | None, pythons: dict[str, str], device: str) ->
     Raises: ClickException if there are none.
     """
     chosen = [target for target in THIRD_PARTY if target.module in (modules or MODULES)]
-    targets = [target for target in chosen if target.module in pythons or findings.installed(target)]
+    targets = [target for target in chosen if target.module in pythons or findings.is_installed(target)]
     if not targets:
         packages = ", ".join(dict.fromkeys(name for target in chosen for name in target.packages))
         raise click.ClickException(f"nothing to probe: none of {packages} is installed")

@@ -56,9 +56,9 @@ from parity_tests.reports.junit import junit
 from parity_tests.reports.table import MOST_RED, report, report_campaign, report_finding, reproduce
 from parity_tests.workers.adapter import adapter, class_in, framework_of
 from parity_tests.workers.answers import harmless
-from parity_tests.workers.environment import PATH, stated
+from parity_tests.workers.environment import PATH, registered_requirements
 from parity_tests.workers.process import Server, WorkerFault
-from parity_tests.workers.target import parted
+from parity_tests.workers.target import split_location
 
 
 class Target(click.ParamType):
@@ -68,7 +68,7 @@ class Target(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The location, unchanged."""
-        place, _ = parted(value)
+        place, _ = split_location(value)
         package = os.path.isdir(place) and os.sep not in place and file_of(value) is None
         try:
             if os.path.lexists(place) and not package:
@@ -211,9 +211,9 @@ def check(
     if junit_file is not None:
         paths.write(junit_file, junit(run))
     if certificate_file is not None:
-        write_certificate(certify(run, request.certified, {**request.files, **run.files}), certificate_file)
+        write_certificate(certify(run, request.certificate_entries, {**request.files, **run.files}), certificate_file)
     differing = fuzzing and fuzz(request, secrets.randbits(32) if seed is None else seed, seconds, examples)
-    sys.exit(1 if run.red or differing or not run.judged else 0)
+    sys.exit(1 if run.red or differing or not run.is_judged else 0)
 
 
 def write_adapter(operator: str, target: str | None, output: Path | None) -> int:
@@ -221,7 +221,7 @@ def write_adapter(operator: str, target: str | None, output: Path | None) -> int
     if target is None:
         source = adapter(operator)
     else:
-        place, path = parted(target)
+        place, path = split_location(target)
         made = None if path else class_in(place, operator)
         source = adapter(operator, place, made.__name__ if made else path, framework_of(place), made)
     if output is None:
@@ -290,7 +290,7 @@ def fuzz(request: Request, seed: int, seconds: float | None, examples: int | Non
             about = server.hello()
             operators = request.drawable(Abilities(job.backend).with_functions(about), divergences)
             # Cases of one shape differ in their numbers alone: they are compiled once.
-            compiled = {needed.idiom.title.lower() for needed in stated() if needed.compiles}
+            compiled = {needed.idiom.title.lower() for needed in registered_requirements() if needed.compiles}
             step = 1 if str(about.get("framework")).lower() in compiled else STEP
             campaign = Campaign([server], seed, step=step, operators=operators, dtypes=request.dtypes)
             for finding in campaign.run(seconds, examples, report_progress) if operators else ():
@@ -373,7 +373,7 @@ def verify(
     console.print(Text(f"certified   {harmless(stated, MOST_NAME)}"), soft_wrap=True)
     console.print(Text(f"judging     {target}"), soft_wrap=True)
     run = judged(request)
-    after = certify(run, request.certified, {**listed, **(run.files if isinstance(request, Request) else {})})
+    after = certify(run, request.certificate_entries, {**listed, **(run.files if isinstance(request, Request) else {})})
     others, changes, measured = (
         [harmless(line, MOST_LINE) for line in compared(before, after)]
         for compared in (environment_changes, differences, other_errors)
@@ -442,7 +442,7 @@ def placed(
     Raises: CertificateError if it is not found, or another file is given.
     """
     name = request.divergences if isinstance(request, Request) else request.output
-    target = Path(parted(request.target)[0] if isinstance(request, Request) else request.file)
+    target = Path(split_location(request.target)[0] if isinstance(request, Request) else request.file)
     last = "" if name is None else Path(name).name
     if others := [path for path in given if path.name != last]:
         raise CertificateError(f"it lists no file {others[0].name} beside the target")

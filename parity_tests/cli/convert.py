@@ -127,7 +127,7 @@ def convert(
         save(move, request.target, written, spelling, partial)
         if request.how != "no":
             with progress() as bars:
-                outcome = request.validated(move, written, bars)
+                outcome = request.validate(move, written, bars)
             for line in validation(outcome):
                 console.print(line, soft_wrap=True)
             if json_file is not None:
@@ -139,7 +139,7 @@ def convert(
         partial.replace(place)
     console.print(verdict(move, request, outcome), soft_wrap=True)
     if outcome is not None and certificate_file is not None:
-        write_certificate(certify(outcome, request.certified, request.files), certificate_file)
+        write_certificate(certify(outcome, request.certificate_entries, request.files), certificate_file)
     if request.target in FRAMEWORKS:
         console.print(
             Text("\n".join(["", "To load it:", "", *next_lines(move, request.target, output)])), soft_wrap=True
@@ -213,7 +213,7 @@ def validation(run: Run) -> list[RenderableType]:
     lines: list[RenderableType] = [table(run, dtype) for dtype in run.dtypes]
     unjudged: dict[tuple[str, str], list[str]] = {}
     for one in run.verdicts:
-        if not one.judged:
+        if not one.is_judged:
             what = one.dtype if one.quantity == "*" else one.quantity
             unjudged.setdefault((one.name, one.reason), []).append(f"{one.case} {what}")
     for (name, reason), cells in unjudged.items():

@@ -27,7 +27,7 @@ from parity_tests.cluster.worker import offers
 from parity_tests.format.case import DTYPES, MIXED
 from parity_tests.format.expected import held
 from parity_tests.format.selection import Cell, Selection
-from parity_tests.judge.compare import excused
+from parity_tests.judge.compare import excuse_missing
 from parity_tests.judge.divergences import load_divergences
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import CacheError, Recorder, Run, conclude
@@ -37,7 +37,7 @@ from parity_tests.reports.table import MOST_RED, report
 from parity_tests.translation.corpus import CorpusError, Pair, dates
 from parity_tests.vectors.answers import Vectors
 from parity_tests.workers.process import WAITING, Job, record
-from parity_tests.workers.recordings import Mismatch, Recording, batch_of, common_cells, named
+from parity_tests.workers.recordings import Mismatch, Recording, batch_of, by_name, common_cells
 
 SENTENCES = 8
 REPORT = "report.json"
@@ -218,7 +218,7 @@ def record_one(
         recording = replace(record(job, [batch_of(cells)], report_progress), selection=selection)
     with paths.writing(file):
         recording.save(file)
-    rest = recording.unanswered
+    rest = recording.unanswered_cells
     for cell, answer in list(rest.items())[:MOST_RED]:
         console.print(Text(f"{answer.status:<11} {cell}  {answer.message}"), soft_wrap=True)
     kinds = Counter(answer.status for answer in rest.values())
@@ -286,7 +286,7 @@ def compare(
             recordings = {str(file): vectors.answers(file, cells) for file in files}
         cells = [cell for cell in cells if pattern is None or fnmatchcase(cell.case.id, pattern)]
         cells = [cell for cell in cells if dtypes is None or cell.dtype in dtypes]
-        outcome = Run(cells, recordings=named(recordings), dtypes=list(dict.fromkeys(cell.dtype for cell in cells)))
+        outcome = Run(cells, recordings=by_name(recordings), dtypes=list(dict.fromkeys(cell.dtype for cell in cells)))
     except (ArchiveError, Mismatch) as error:
         plain = folder is None and "has no digest" in str(error)
         hint = ". If it has the answers to test vectors, pass --vectors DIR" if plain else ""
@@ -302,7 +302,7 @@ def compare(
                 cells,
                 Questions(),
                 read,
-                forgive=list if folder is None else excused,
+                forgive=list if folder is None else excuse_missing,
                 divergences=load_divergences() if folder is None else (),
                 progress=report_progress,
             )

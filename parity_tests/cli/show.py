@@ -175,11 +175,11 @@ def calibrate(reports: tuple[Path, ...]) -> None:
     figures = (Column(name, justify="right", no_wrap=True) for name in ("measured", "seen", "tolerance", "would be"))
     table = Table("tolerance, and the largest measured error", *figures, header_style="bold", show_lines=True)
     for line in tolerances.calibrate(measured):
-        tolerance, kept = line.tolerance, line.proposed == line.tolerance.eps
+        tolerance, kept = line.tolerance, line.proposal == line.tolerance.eps
         names = (tolerance.operator, tolerance.case, tolerance.quantity)
         what = ", ".join([*tolerance.dtypes, *(part for part in names if part != "*")])
         what += ", by entry" if isinstance(tolerance, tolerances.EntryTolerance) else ""
-        proposed = "[green]unchanged[/]" if kept else f"[yellow]{line.proposed:g}[/]"
+        proposed = "[green]unchanged[/]" if kept else f"[yellow]{line.proposal:g}[/]"
         place = f"{what}\n[dim]{escape(harmless(line.where, MOST_SHOWN))}[/]"
         table.add_row(place, f"{line.measured:.3g}", f"{tolerance.worst:g}", f"{tolerance.eps:g}", proposed)
     console.print(table)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
-from parity_tests.behaviour.findings import Findings, answers_of, findings_of, installed, job_of
+from parity_tests.behaviour.findings import Findings, answers_of, findings_of, is_installed, job_of
 from parity_tests.cluster.client import Cluster
 from parity_tests.cluster.worker import Offer, Offers, source
 from parity_tests.third_party.attention import THIRD_PARTY, ThirdParty
@@ -26,7 +26,7 @@ def offers_of_modules(modules: Sequence[str]) -> Offers:
     for module in modules:
         targets = targets_of(module)
         packages = dict.fromkeys(name for target in targets for name in target.packages)
-        if not all(map(installed, targets)):
+        if not all(map(is_installed, targets)):
             reasons[module] = f"not all installed: {', '.join(packages)}"
             continue
         job = job_of(targets)

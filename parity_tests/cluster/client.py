@@ -23,7 +23,7 @@ from parity_tests.cluster.pieces import BatchPiece, Failure, Piece, Result
 from parity_tests.cluster.worker import Offers, Order
 from parity_tests.workers.environment import PATH
 from parity_tests.workers.process import PATIENCE_SECONDS, Job, Progress, Stopped, untold
-from parity_tests.workers.recordings import Batch, Recording, joined
+from parity_tests.workers.recordings import Batch, Recording, join
 
 CONNECT_SECONDS = 20
 ASK_SECONDS = 180.0
@@ -189,7 +189,7 @@ class Cluster:
         for piece, outcome in self.work(job, (BatchPiece(order, batch) for batch in batches)):
             assert isinstance(piece, BatchPiece)
             recording = piece.failed(outcome) if isinstance(outcome, Failure) else outcome
-            whole = replace(joined(whole, recording), environment=whole.environment or recording.environment)
+            whole = replace(join(whole, recording), environment=whole.environment or recording.environment)
             progress(job.name, len(whole.inputs), len(whole.inputs), f"{len(self.addresses(job))} workers")
         whole.about = whole.about or dict(self.column(job).about)
         progress(job.name, len(whole.inputs), len(whole.inputs))

@@ -61,7 +61,7 @@ class BatchPiece:
     def read(self, returned: Any, sender: str) -> Recording:
         """The recording; its inputs are those that were sent."""
         data, start_seconds, seconds = returned
-        recording = Recording.unpacked(data, sender)
+        recording = Recording.unpack(data, sender)
         if recording.inputs != self.batch.digests or not recording.answers.keys() <= recording.inputs.keys():
             raise ArchiveError(f"{sender}: the recording is of other cells than were sent")
         if recording.answers and not recording.about:

@@ -171,13 +171,13 @@ def answers(order: Order, packed: bytes) -> tuple[bytes, float, float]:
 
     The seconds are those of cold starts, and all. Raises: ArchiveError if the batch is damaged.
     """
-    batch = Batch.unpacked(packed)
+    batch = Batch.unpack(packed)
     with serving(order) as server:
         begun, before = time.perf_counter(), server.started_in
         recording = server.answers(batch)
         recording.inputs = batch.digests
         recording.environment = environment(order.job.backend, programs_folder(), order.job.device)
-        return recording.packed(), server.started_in - before, time.perf_counter() - begun
+        return recording.pack(), server.started_in - before, time.perf_counter() - begun
 
 
 def end(session: str) -> None:

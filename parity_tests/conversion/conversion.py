@@ -75,7 +75,7 @@ class Move:
                     arrays[f"{number}/{bare}" if is_numbered(self.converted.source) else bare] = self.raw[name]
         return arrays
 
-    def rounded(self, arrays: Arrays) -> Arrays:
+    def to_dtype(self, arrays: Arrays) -> Arrays:
         """The arrays in the dtype of the file."""
         return {name: array.astype(self.dtype) for name, array in arrays.items()}
 
@@ -130,9 +130,9 @@ class Conversion:
         """
         _check_places(Path(self.file), Path(self.output), self.target)
         move = _read(Path(self.file), self.source, self.prefixes, self.options, self.max_bytes)
-        return move, *_written(move, self.target, Path(self.output), self.to_prefix)
+        return move, *_convert(move, self.target, Path(self.output), self.to_prefix)
 
-    def validated(self, move: Move, written: Arrays, progress: Progress = untold) -> Run:
+    def validate(self, move: Move, written: Arrays, progress: Progress = untold) -> Run:
         """Validate both sides, and return the verdicts.
 
         Raises: ImportError, before anything runs, if a framework is missing; its message names the alternatives.
@@ -148,10 +148,10 @@ class Conversion:
         Raises: WeightError, ArchiveError, AttentionError.
         """
         move, written, _ = self.read()
-        return self.validated(move, written, progress)
+        return self.validate(move, written, progress)
 
     @property
-    def certified(self) -> dict[str, Any]:
+    def certificate_entries(self) -> dict[str, Any]:
         """The request as an entry of a certificate."""
         return {
             **asdict(replace(self, pythons={})),
@@ -267,7 +267,7 @@ def _canonical(arrays: Arrays, options: dict[str, Any]) -> Move:
     return Move(wide, Converted(CANONICAL, layer.name, config, wide, {name: (name,) for name in wide}), dtype, ("",))
 
 
-def _written(move: Move, target: str, output: Path, prefix: str) -> tuple[Arrays, int]:
+def _convert(move: Move, target: str, output: Path, prefix: str) -> tuple[Arrays, int]:
     """Convert the arrays in float64; returns them and the spelling of the names."""
     if target in FRAMEWORKS:
         return move.converted.arrays, 0
@@ -295,11 +295,11 @@ def save(move: Move, target: str, written: Arrays, spelling: int, output: Path) 
     Raises: WeightError, ArchiveError.
     """
     if target not in FRAMEWORKS:
-        weights.write_arrays(output, move.rounded(written))
+        weights.write_arrays(output, move.to_dtype(written))
         return
     converted = move.converted
     header = {"layer": converted.layer, "config": converted.config, "source": converted.source}
-    backends.save_arrays(output, move.rounded(written), header)
+    backends.save_arrays(output, move.to_dtype(written), header)
 
 
 # ------------------------------------------------------------------------------------------------ the validation

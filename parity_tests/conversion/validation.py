@@ -24,7 +24,7 @@ from parity_tests.format.case import FULL, SEED, Arrays, Case, drawn, is_floatin
 from parity_tests.format.drawn import IDS
 from parity_tests.format.expected import build_reference, cotangents, in_memory, open_masks, outputs, stackable
 from parity_tests.format.selection import Cell, cells_of
-from parity_tests.judge.compare import excused
+from parity_tests.judge.compare import excuse_missing
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import Run, conclude, missing_verdict
 from parity_tests.workers.process import Job, Progress, record, untold
@@ -83,7 +83,7 @@ def chosen_entries(name: str, array: np.ndarray) -> np.ndarray:
     return np.argsort(noise, kind="stable")[:MOST_ENTRIES]
 
 
-def expected(cell: Cell) -> Arrays:
+def expected_answers(cell: Cell) -> Arrays:
     """The reference's outputs, and its gradients with respect to the chosen entries of each floating input."""
     case, dtype = cell
     inputs, parameters = case.at(dtype)
@@ -109,7 +109,7 @@ def expected(cell: Cell) -> Arrays:
     return {**outputs(case, dtype), **{f"gradient_{name}": array for name, array in gradients.items()}}
 
 
-def sampled(recording: Recording, cells: Sequence[Cell]) -> Recording:
+def sample(recording: Recording, cells: Sequence[Cell]) -> Recording:
     """The recording restricted to the chosen entries of input gradients, without parameter gradients.
 
     The sides have different parameters, which are compared through their effect on the input gradients.
@@ -165,7 +165,7 @@ def validate(
 
         def run(side: Side) -> Recording:
             begun = time.perf_counter()
-            recording = sampled(recorder(side.job, [with_parameters(batch, side.parameters)], progress), cells)
+            recording = sample(recorder(side.job, [with_parameters(batch, side.parameters)], progress), cells)
             recording.environment |= side.job.variables or {}
             outcome.seconds[side.job.name] = time.perf_counter() - begun
             return recording
@@ -173,12 +173,12 @@ def validate(
         with ThreadPoolExecutor(max_workers=max(1, len(sides))) as pool:
             futures = {side.job.name: pool.submit(run, side) for side in sides}
             begun = time.perf_counter()
-            answers = {cell.key: expected(cell) for cell in cells}
+            answers = {cell.key: expected_answers(cell) for cell in cells}
             outcome.seconds["reference"] = time.perf_counter() - begun
             outcome.recordings = {name: future.result() for name, future in futures.items()}
     frameworks = {side.job.name: side.framework for side in sides}
     questions = Questions(answers)
-    conclude(outcome, cells, questions, {}, frameworks=frameworks, forgive=excused, progress=progress)
+    conclude(outcome, cells, questions, {}, frameworks=frameworks, forgive=excuse_missing, progress=progress)
     outcome.verdicts += [
         missing_verdict(name, "nothing of it could be compared", layer.name)
         for name in outcome.recordings

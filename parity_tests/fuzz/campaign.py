@@ -18,7 +18,7 @@ from parity_tests.format import expected as reference
 from parity_tests.format.case import FULL
 from parity_tests.format.drawn import NAMES, Drawn
 from parity_tests.fuzz.shrink import MOST_SHRINKS, shrink
-from parity_tests.judge.compare import excused, judge_all
+from parity_tests.judge.compare import excuse_missing, judge_all
 from parity_tests.judge.condition import Judged, judgeable
 from parity_tests.judge.drawn_cells import Abilities
 from parity_tests.judge.question import Questions
@@ -112,11 +112,11 @@ class Campaign:
                 over |= any(server.stopped() for server in self.servers)
                 count = 0 if over else BATCH if examples is None else min(BATCH, examples - self.done)
                 with reference.in_memory():
-                    ready = self._drawn(count)
+                    ready = self._draw(count)
                     batches = {server: self._batch(server, ready) for server in self.servers}
                 # While this batch was drawn and its reference computed, the workers answered the one before.
                 for server, cases, future in running:
-                    yield from self._collected(server, cases, future.result())
+                    yield from self._findings(server, cases, future.result())
                 self.seconds = time.monotonic() - begun
                 self._tell(progress, seconds, examples, over=not count)
                 if not count:
@@ -130,7 +130,7 @@ class Campaign:
         doing = f"{self.done:,} cases, {len(self.findings)} findings"
         progress("fuzz", done, done if over else max(done + 1, of), "" if over else doing)
 
-    def _drawn(self, count: int) -> Numbered:
+    def _draw(self, count: int) -> Numbered:
         ready = {}
         for number in (self.first + self.step * (self.done + index) for index in range(count)):
             drawn = draw(self.seed, number, self.operators, self.dtypes)
@@ -158,7 +158,7 @@ class Campaign:
             self.missing[refusal] += 1
         return not refusal
 
-    def _collected(self, server: Server, cases: Numbered, recording: Recording) -> Iterator[Finding]:
+    def _findings(self, server: Server, cases: Numbered, recording: Recording) -> Iterator[Finding]:
         judgements: dict[str, list[Verdict]] = {}
         with reference.in_memory():
             for name, (_, judged) in cases.items():
@@ -169,7 +169,7 @@ class Campaign:
                     self.missing[answer.message] += 1
                     self.known[recording.backend].learn(answer)
                     continue
-                judgements[name] = list(excused(judge_all([judged.cell], [recording], Questions())))
+                judgements[name] = list(excuse_missing(judge_all([judged.cell], [recording], Questions())))
                 self.left_out += not judgements[name]
         for name, verdicts in judgements.items():
             if not verdicts:
@@ -220,5 +220,5 @@ def verdict_of(server: Server, drawn: Drawn) -> Verdict | None:
         if judged is None:
             return None
         recording = server.answers(batch_of([judged.cell]))
-        verdicts = excused(judge_all([judged.cell], [recording], Questions()))
+        verdicts = excuse_missing(judge_all([judged.cell], [recording], Questions()))
         return next((verdict for verdict in verdicts if verdict.red), None)

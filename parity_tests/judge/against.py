@@ -53,7 +53,7 @@ def check_against(
     if not outcome.interrupted:
         pair = outcome.recordings[first.name], outcome.recordings[second.name]
         outcome.verdicts = [verdict for cell in cells for verdict in _differences(cell, *pair)]
-        judged = {f"{verdict.case}/{verdict.dtype}" for verdict in outcome.verdicts if verdict.judged}
+        judged = {f"{verdict.case}/{verdict.dtype}" for verdict in outcome.verdicts if verdict.is_judged}
         outcome.cells = [cell for cell in cells if cell.key in judged]
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome

@@ -17,21 +17,21 @@ from parity_tests.format.case import Case
 from parity_tests.format.expected import held, in_memory
 from parity_tests.format.families import OPERATORS
 from parity_tests.format.selection import Cell, cells_of
-from parity_tests.judge.compare import excused
+from parity_tests.judge.compare import excuse_missing
 from parity_tests.judge.condition import Judged
 from parity_tests.judge.divergences import Divergence, load_divergences
 from parity_tests.judge.question import Questions
-from parity_tests.judge.run import Recorder, Run, batches_of, conclude, implemented, split_seconds, timed
+from parity_tests.judge.run import Recorder, Run, batches_of, conclude, implemented_cells, record_timed, split_seconds
 from parity_tests.judge.verdict import Explanation, Verdict
-from parity_tests.workers.process import Job, Progress, Stopped, WorkerFault, called, record, untold
-from parity_tests.workers.recordings import Batch, Recording, joined
-from parity_tests.workers.target import parted
+from parity_tests.workers.process import Job, Progress, Stopped, WorkerFault, record, rename_progress, untold
+from parity_tests.workers.recordings import Batch, Recording, join
+from parity_tests.workers.target import split_location
 
 Explain = Callable[[Sequence[Cell], Recording, Sequence[Verdict]], Iterable[Explanation]]
 """Identifies known mistakes from the cells, the recording and its verdicts."""
 
 
-def unexplained(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterable[Explanation]:
+def explain_nothing(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterable[Explanation]:
     """Identify no mistakes."""
     return ()
 
@@ -49,7 +49,7 @@ def job_of(target: str, python: str | None, device: str, folder: Path) -> Job:
     known = registry.available()
     if target in known:
         return Job(target, known[target].module, python or sys.executable, device)
-    place, path = parted(target)
+    place, path = split_location(target)
     if place.endswith(".py"):
         place = str((folder / place).resolve())
     where = f"{place}:{path}" if path else place
@@ -58,13 +58,13 @@ def job_of(target: str, python: str | None, device: str, folder: Path) -> Job:
 
 def file_of(target: str) -> str | None:
     """The file of a target, if it is one."""
-    place, _ = parted(target)
+    place, _ = split_location(target)
     return place if place.endswith(".py") else None
 
 
 def name_of(target: str) -> str:
     """A short name for tables: the name of the object, file or module."""
-    place, path = parted(target)
+    place, path = split_location(target)
     last = path or (Path(place).stem if place.endswith(".py") else place)
     return re.sub(r"[^\w.-]", "_", last)[-40:].lstrip(".-") or "target"
 
@@ -74,7 +74,7 @@ def known_divergences(target: str, backend: str, file: str | None) -> list[Diver
 
     backend is the name of the target in verdicts. Raises: DivergenceError if the file is invalid.
     """
-    package, _, module = parted(target)[0].rpartition(".")
+    package, _, module = split_location(target)[0].rpartition(".")
     kept = KNOWN / f"{module}.toml"
     if file is None and package == OURS and kept.is_file():
         file = str(kept)
@@ -92,7 +92,7 @@ def check(
     progress: Progress = untold,
     recorder: Recorder = record,
     stopped: Stopped = lambda: False,
-    explain: Explain = unexplained,
+    explain: Explain = explain_nothing,
 ) -> Run:
     """Compare what a target implements with the reference; missing functions are red only under require_all.
 
@@ -109,7 +109,7 @@ def check(
     with held(cells) as read:
         batches = batches_of(cells)
         outcome.seconds["cases"] = time.perf_counter() - start
-        recordings, seconds = _recorded(jobs, recorder, batches, progress)
+        recordings, seconds = _record(jobs, recorder, batches, progress)
         more: dict[str, Judged] = {}
         if (all(recording.about for recording in recordings) or not cells) and not stopped():
             begun = time.perf_counter()
@@ -120,8 +120,8 @@ def check(
             outcome.seconds["cases"] += time.perf_counter() - begun
             outcome.drawn = {judged.case.id: repr(judged.drawn) for judged in more.values()}
         if more:
-            others, more_seconds = _recorded(jobs, recorder, batches, called("drawn", progress))
-            recordings = list(map(joined, recordings, others))
+            others, more_seconds = _record(jobs, recorder, batches, rename_progress("drawn", progress))
+            recordings = list(map(join, recordings, others))
             seconds = list(map(add, seconds, more_seconds))
             cells = sorted(
                 [*cells, *(judged.cell for judged in more.values())],
@@ -141,11 +141,11 @@ def check(
             cells,
             Questions(),
             read,
-            forgive=partial(required, require_all=require_all, registered=is_registered(jobs[0])),
+            forgive=partial(apply_requirements, require_all=require_all, registered=is_registered(jobs[0])),
             divergences=divergences,
             progress=progress,
         )
-        outcome.cells = implemented(cells, recordings)
+        outcome.cells = implemented_cells(cells, recordings)
         outcome.explanations = [
             explanation
             for name, recording in outcome.recordings.items()
@@ -155,13 +155,13 @@ def check(
     return outcome
 
 
-def _recorded(
+def _record(
     jobs: Sequence[Job], recorder: Recorder, batches: Sequence[Batch], progress: Progress
 ) -> tuple[list[Recording], list[float]]:
     """The recording of each job, and its seconds; several jobs run at once."""
 
     def one(job: Job) -> tuple[Recording, float]:
-        return timed(recorder, job, batches, progress)
+        return record_timed(recorder, job, batches, progress)
 
     with ThreadPoolExecutor(len(jobs)) as pool:
         # One job stays in this thread, which an exception in it, such as that of Ctrl-C, then ends.
@@ -175,13 +175,13 @@ def is_registered(job: Job) -> bool:
     return known is not None and known.module == job.module
 
 
-def required(verdicts: Iterable[Verdict], require_all: bool, registered: bool = False) -> Iterator[Verdict]:
+def apply_requirements(verdicts: Iterable[Verdict], require_all: bool, registered: bool = False) -> Iterator[Verdict]:
     """Yield the verdicts, with missing functions as not implemented unless all are required.
 
     If all are required, cells that an unregistered implementation declares unsupported are missing, too.
     """
     if not require_all:
-        yield from excused(verdicts)
+        yield from excuse_missing(verdicts)
     elif registered:
         yield from verdicts
     else:

@@ -19,7 +19,7 @@ from parity_tests.judge.verdict import Status, Verdict
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import violations
 from parity_tests.workers.package import same
-from parity_tests.workers.process import Progress, counted, untold
+from parity_tests.workers.process import Progress, report_cells, untold
 from parity_tests.workers.recordings import Recording
 
 # ------------------------------------------------------------------------------------------------ recordings
@@ -38,7 +38,7 @@ def judge_all(
     A cell without an answer is missing, which is red; under partial (an interrupted run), it is skipped.
     """
     verdicts: list[Verdict] = []
-    for cell in counted("comparison", cells, progress):
+    for cell in report_cells("comparison", cells, progress):
         answers = [
             (recording, questions.of(cell, recording.answer(cell).withheld))
             for recording in recordings
@@ -113,13 +113,13 @@ class CellAnswer:
         return replace(self.blank, reason=reason, quantity=quantity, status=status)
 
 
-def _answered(answer: CellAnswer) -> Iterator[Verdict]:
+def _check_answer(answer: CellAnswer) -> Iterator[Verdict]:
     status = answer.given.status
     if status != "ok" and status != "not-implemented":
         yield answer.verdict(answer.given.message, status=status)
 
 
-def _implemented(answer: CellAnswer) -> Iterator[Verdict]:
+def _check_whole(answer: CellAnswer) -> Iterator[Verdict]:
     if answer.given.status == "not-implemented":
         yield answer.verdict(answer.given.message)
     for quantity in answer.given.missing:
@@ -133,13 +133,13 @@ def _complete(answer: CellAnswer) -> Iterator[Verdict]:
             yield answer.verdict("the backend did not return this quantity", quantity)
 
 
-def _specified(answer: CellAnswer) -> Iterator[Verdict]:
+def _check_names(answer: CellAnswer) -> Iterator[Verdict]:
     for quantity in answer.actual:
         if quantity not in answer.quantities:
             yield answer.verdict("the specification does not have this quantity", quantity, "fail")
 
 
-def _untouched(answer: CellAnswer) -> Iterator[Verdict]:
+def _check_inputs(answer: CellAnswer) -> Iterator[Verdict]:
     for name in answer.given.changed:
         reason = f"the call modified its argument {name} in place"
         yield answer.verdict(reason, f"argument_{name}", "fail")
@@ -153,11 +153,11 @@ def _repeatable(answer: CellAnswer) -> Iterator[Verdict]:
 
 
 CELL_CHECKS: dict[str, Callable[[CellAnswer], Iterator[Verdict]]] = {
-    "answer": _answered,
-    "has": _implemented,
+    "answer": _check_answer,
+    "has": _check_whole,
     "whole": _complete,
-    "specified": _specified,
-    "input": _untouched,
+    "specified": _check_names,
+    "input": _check_inputs,
     "again": _repeatable,
 }
 """The checks of a whole cell: it has an answer, with all quantities and no others; the arguments are unchanged; and a
@@ -165,7 +165,7 @@ repeated case is bitwise equal.
 """
 
 
-def excused(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+def excuse_missing(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
     """Yield the verdicts with missing functions as not implemented, which is not red."""
     for verdict in verdicts:
         yield replace(verdict, status="not-implemented") if verdict.check == "has" else verdict
@@ -213,10 +213,10 @@ def _value(pair: Pair) -> str | None:
     quantity = pair.quantity
     if not quantity.floating or quantity.scale == 0.0 or quantity.tolerance.informational:
         return None
-    if pair.error <= quantity.allowed:
+    if pair.error <= quantity.allowance:
         return None
-    wrong = ~(pair.errors <= quantity.allowed)
-    return f"{pair.worst(wrong)}: {_measured(pair, pair.error, quantity.allowed, wrong)}"
+    wrong = ~(pair.errors <= quantity.allowance)
+    return f"{pair.worst(wrong)}: {_describe_error(pair, pair.error, quantity.allowance, wrong)}"
 
 
 def _entry(pair: Pair) -> str | None:
@@ -228,7 +228,7 @@ def _entry(pair: Pair) -> str | None:
     wrong = ~(errors <= tolerance.eps)
     if not wrong.any():
         return None
-    measured = _measured(pair, float(errors.max()), tolerance.eps, wrong)
+    measured = _describe_error(pair, float(errors.max()), tolerance.eps, wrong)
     return f"{pair.worst(wrong, errors)}: relative to this entry, {measured}"
 
 
@@ -250,7 +250,7 @@ def compare(blank: Verdict, quantity: Quantity, actual: np.ndarray, expected: np
     failures = ((name, reason) for name, check in CHECKS.items() if (reason := check(pair)) is not None)
     name, reason = next(failures, ("", quantity.tolerance.reason))
     status: Status = "fail" if name else "informational" if quantity.tolerance.informational else "pass"
-    error, allowed, entry_error = None, quantity.allowed, None
+    error, allowed, entry_error = None, quantity.allowance, None
     if name in ("", "exact", "zero", "value"):
         error = pair.error
     if name in ("", "entry"):
@@ -269,7 +269,7 @@ def compare(blank: Verdict, quantity: Quantity, actual: np.ndarray, expected: np
     )
 
 
-def _measured(pair: Pair, error: float, allowed: float, wrong: np.ndarray) -> str:
+def _describe_error(pair: Pair, error: float, allowed: float, wrong: np.ndarray) -> str:
     """An error in eps and as a share of what it is relative to, what is allowed, and how many elements exceed it."""
     relative = error * epsilon(pair.quantity.dtype)
     return f"{error:.3g} eps (relative error {relative:.2g}), allowed {allowed:g} ({_share(wrong)} of elements too far)"

@@ -149,7 +149,7 @@ def growth_of_answers(drawn: Drawn, case: Case, expected: Arrays, without: tuple
         return growth  # every product and sum is exact, or there is none
     before = reference.outputs(case, drawn.dtype)
     for turn in range(NUDGES):
-        moved = nudged(case, turn, nudge)
+        moved = nudge_case(case, turn, nudge)
         after = reference.computed_outputs(moved, *moved.at("float64"))
         for name, array in before.items():
             if array.dtype.kind != "f":
@@ -162,7 +162,7 @@ def growth_of_answers(drawn: Drawn, case: Case, expected: Arrays, without: tuple
                     pair = Pair(Quantity(name, "float64", array, by_entry, by_entry), after[name], array)
                     moved_by = float(pair.entry_errors.max() * epsilon("float64") / nudge)
                     growth.by_entry[name] = max(growth.by_entry.get(name, 1.0), moved_by)
-    moved = nudged(case, 0, nudge, as_rows=True)
+    moved = nudge_case(case, 0, nudge, as_rows=True)
     factors = reference.cotangents(case, drawn.dtype, without)
     gradients = reference.computed_gradients(moved, *moved.at("float64"), factors) if case.gradients else {}
     for name, array in gradients.items():
@@ -192,14 +192,14 @@ def distance_of_kernel(drawn: Drawn, case: Case) -> float:
     return max(1.0, 0.5 * features * (w * apart) ** 2 / 8.0)
 
 
-def nudged(case: Case, turn: int, nudge: float, *, as_rows: bool = False) -> Case:
+def nudge_case(case: Case, turn: int, nudge: float, *, as_rows: bool = False) -> Case:
     """The case with every floating number but a dropout mask's changed by 0.5 to 1.5 nudge of itself.
 
     With as_rows, a number moves by as much of the largest in its row, as rounding does where rows are normalised. Moves
     of one size would leave two terms that cancel as they are, where all their factors move alike. Noise stays below 1.
     """
 
-    def changed(name: str, array: np.ndarray) -> np.ndarray:
+    def change(name: str, array: np.ndarray) -> np.ndarray:
         if array.dtype.kind != "f" or name.endswith("dropout_mask"):
             return array
         noise = draws.uniform(f"nudge/{turn}/{name}", array.shape)
@@ -210,13 +210,13 @@ def nudged(case: Case, turn: int, nudge: float, *, as_rows: bool = False) -> Cas
         largest = np.abs(array).max(axis=-1, keepdims=True, initial=0.0, where=known)
         return np.where(known, array + moves * largest, array)
 
-    def moved(arrays: Arrays) -> Arrays:
-        result = {name: changed(name, array) for name, array in arrays.items()}
+    def move(arrays: Arrays) -> Arrays:
+        result = {name: change(name, array) for name, array in arrays.items()}
         if "noise" in result:
             result["noise"] = np.minimum(result["noise"], 1.0 - epsilon("float64"))
         return result
 
-    return replace(case, inputs=moved(case.inputs), parameters=moved(case.parameters))
+    return replace(case, inputs=move(case.inputs), parameters=move(case.parameters))
 
 
 def answer_size(case: Case, dtype: str, without: tuple[str, ...] = ()) -> float:

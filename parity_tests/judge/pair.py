@@ -51,7 +51,7 @@ class Quantity:
         return epsilon(self.dtype) * (self.scale or 1.0)
 
     @property
-    def allowed(self) -> float:
+    def allowance(self) -> float:
         """The largest accepted error in eps: 0 for integers, and if all entries are zero."""
         return self.tolerance.eps if self.floating and self.scale > 0.0 else 0.0
 

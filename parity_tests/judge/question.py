@@ -52,11 +52,11 @@ class Question:
                 tolerance, by_entry = tolerance_of(*key), entry_tolerance_of(*key)
             else:
                 tolerance, by_entry = judged.tolerances[name], judged.entry_tolerances.get(name)
-            beside, stored = arrays.get(tolerance.beside_of(name)), self._stored(name)
+            beside, stored = arrays.get(tolerance.beside_of(name)), self._stored_dtypes(name)
             quantities[name] = Quantity(name, computed_in(dtype), array, tolerance, by_entry, beside, stored)
         return quantities
 
-    def _stored(self, name: str) -> tuple[str, ...]:
+    def _stored_dtypes(self, name: str) -> tuple[str, ...]:
         """The allowed dtypes of a floating quantity; frameworks keep some outputs in float32, but none of CAST."""
         case, dtype = self.cell
         if dtype not in MIXED:

@@ -21,7 +21,7 @@ from parity_tests.format.expected import in_memory
 from parity_tests.format.families import OPERATORS
 from parity_tests.format.selection import Selection
 from parity_tests.judge.against import check_against
-from parity_tests.judge.check import Explain, job_of, known_divergences, unexplained
+from parity_tests.judge.check import Explain, explain_nothing, job_of, known_divergences
 from parity_tests.judge.check import check as judged
 from parity_tests.judge.condition import Judged
 from parity_tests.judge.divergences import Divergence
@@ -102,7 +102,7 @@ class Request:
         self,
         progress: Progress = untold,
         stopped: Stopped = lambda: False,
-        explain: Explain = unexplained,
+        explain: Explain = explain_nothing,
         *,
         jobs: Sequence[Job] = (),
         recorder: Recorder | None = None,
@@ -124,7 +124,7 @@ class Request:
             cases,
             self.dtypes,
             jobs or [self.job],
-            drawn=lambda recording: given or self.drawn_cases(self.known(recording), divergences),
+            drawn=lambda recording: given or self.drawn_cases(self.abilities(recording), divergences),
             require_all=self.require_all,
             divergences=divergences,
             progress=progress,
@@ -151,7 +151,7 @@ class Request:
         """The job that runs the target."""
         return job_of(self.target, self.python, self.device, Path.cwd())
 
-    def known(self, recording: Recording) -> Abilities:
+    def abilities(self, recording: Recording) -> Abilities:
         """What the target implements, from its recording, or from its worker if the recording is empty."""
         known = Abilities.of(recording)
         if recording.about:
@@ -179,7 +179,7 @@ class Request:
         return known.drawable([name for name in self.operators or NAMES if name not in diverging])
 
     @property
-    def certified(self) -> dict[str, Any]:
+    def certificate_entries(self) -> dict[str, Any]:
         """The entries of a certificate: all fields except the path of the interpreter, which is local to a machine."""
         portable = replace(self, python=None)
         kind = {"kind": "check", "other_python": self.python is not None}

@@ -27,8 +27,8 @@ from parity_tests.judge.question import Question, Questions
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import requirements_of
-from parity_tests.workers.process import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, counted, record, untold
-from parity_tests.workers.recordings import Batch, Recording, batch_of, joined, own_version
+from parity_tests.workers.process import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, record, report_cells, untold
+from parity_tests.workers.recordings import Batch, Recording, batch_of, join, own_version
 
 Result = TypeVar("Result")
 
@@ -79,9 +79,9 @@ class Run:
         return {name: Path(file) for one in self.recordings.values() for name, file in one.files.items()}
 
     @property
-    def judged(self) -> bool:
+    def is_judged(self) -> bool:
         """Whether anything was compared: all selected cells may be missing."""
-        return any(verdict.judged for verdict in self.verdicts)
+        return any(verdict.is_judged for verdict in self.verdicts)
 
     @property
     def red(self) -> list[Verdict]:
@@ -135,7 +135,7 @@ def batches_of(cells: Sequence[Cell]) -> list[Batch]:
     return [batch_of(sorted(batch, key=lambda cell: place[cell.key])) for batch in batches]
 
 
-def dealt(batches: Sequence[Batch], count: int) -> list[Iterable[Batch]]:
+def deal(batches: Sequence[Batch], count: int) -> list[Iterable[Batch]]:
     """Distribute the batches: each worker takes the next one when it is free."""
     queue: SimpleQueue[Batch | None] = SimpleQueue()
     for batch in [*batches, *[None] * count]:
@@ -177,22 +177,22 @@ def run(
                 progress(job.name, 0, len(cells), WAITING)
             for job in ordered:
                 count = min(workers_of(job, workers), len(batches))
-                reports = _summed(progress, count, len(cells))
+                reports = _sum_progress(progress, count, len(cells))
                 futures[job.name] = [
-                    pool.submit(timed, recorder, job, taken, reports[index])
-                    for index, taken in enumerate(dealt(batches, count))
+                    pool.submit(record_timed, recorder, job, taken, reports[index])
+                    for index, taken in enumerate(deal(batches, count))
                 ]
             begun = time.perf_counter()
             questions, prepared = Questions(), list[Cell]()
-            for cell in counted("reference", cells, progress):
+            for cell in report_cells("reference", cells, progress):
                 if stopped():
                     break
                 questions.prepare(cell)
                 prepared.append(cell)
             outcome.seconds["reference"] = time.perf_counter() - begun
             for job in jobs:
-                recordings, seconds = zip(*(ended(future) for future in futures[job.name]), strict=True)
-                outcome.recordings[job.name] = joined(*recordings)
+                recordings, seconds = zip(*(wait_for(future) for future in futures[job.name]), strict=True)
+                outcome.recordings[job.name] = join(*recordings)
                 outcome.seconds.update(split_seconds(outcome.recordings[job.name], job.name, sum(seconds)))
         outcome.interrupted = stopped()
         conclude(outcome, prepared, questions, read, divergences=divergences, progress=progress)
@@ -224,26 +224,26 @@ def conclude(
     verdicts = [verdict for one in recordings for verdict in judge_settings(one, frameworks.get(one.name, ""))]
     verdicts += judge_all(cells, recordings, questions, progress, partial=outcome.interrupted)
     if not outcome.interrupted:
-        recheck(read, suspects(implemented(cells, recordings), verdicts))
+        recheck(read, suspects(implemented_cells(cells, recordings), verdicts))
     outcome.verdicts = apply(forgive(verdicts), divergences, whole=not outcome.interrupted)
     outcome.seconds["comparison"] = time.perf_counter() - begun
 
 
-def implemented(cells: Iterable[Cell], recordings: Sequence[Recording]) -> list[Cell]:
+def implemented_cells(cells: Iterable[Cell], recordings: Sequence[Recording]) -> list[Cell]:
     """The cells that at least one of the recordings implements."""
     return [
         cell for cell in cells if any(recording.answer(cell).status != "not-implemented" for recording in recordings)
     ]
 
 
-def ended(future: Future[Result]) -> Result:
+def wait_for(future: Future[Result]) -> Result:
     """Wait for the result in short intervals, since a signal may arrive just before the main thread blocks."""
     while not wait([future], PATIENCE_SECONDS).done:
         pass
     return future.result()
 
 
-def _summed(progress: Progress, workers: int, of: int) -> list[Progress]:
+def _sum_progress(progress: Progress, workers: int, of: int) -> list[Progress]:
     """Make a callback for each worker of a backend; they report the sum of the progress."""
     done = [0] * workers
 
@@ -303,7 +303,7 @@ def missing_verdict(name: str, reason: str, operator: str = "*") -> Verdict:
     return Verdict(operator, "*", name, "reference", "", "*", "*", "missing", reason=reason)
 
 
-def timed(recorder: Recorder, job: Job, batches: Iterable[Batch], progress: Progress) -> tuple[Recording, float]:
+def record_timed(recorder: Recorder, job: Job, batches: Iterable[Batch], progress: Progress) -> tuple[Recording, float]:
     """The recording of a job, and its seconds."""
     start = time.perf_counter()
     return recorder(job, batches, progress), time.perf_counter() - start

@@ -263,7 +263,7 @@ class Calibration:
         return max(self.measured, self.tolerance.worst)
 
     @property
-    def proposed(self) -> float:
+    def proposal(self) -> float:
         """MARGIN times the largest error, rounded up; the present tolerance if it is TIGHT to LOOSE times that."""
         if TIGHT * self.worst <= self.tolerance.eps <= LOOSE * self.worst:
             return self.tolerance.eps

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from parity_tests.workers.recordings import labelled
+from parity_tests.workers.recordings import label
 
 Status = Literal[
     "pass",
@@ -56,7 +56,7 @@ class Verdict:
     @property
     def name(self) -> str:
         """The name of the backend in tables and pairs."""
-        return labelled(self.backend, self.device, self.version)
+        return label(self.backend, self.device, self.version)
 
     @property
     def red(self) -> bool:
@@ -64,13 +64,13 @@ class Verdict:
         return self.status in RED
 
     @property
-    def judged(self) -> bool:
+    def is_judged(self) -> bool:
         """Whether anything was compared."""
         return self.status not in NOT_JUDGED
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as an object; an error that is not finite is null, and described in reason."""
-        entries = {**asdict(self), "error": _rounded(self.error), "entry_error": _rounded(self.entry_error)}
+        entries = {**asdict(self), "error": _round(self.error), "entry_error": _round(self.entry_error)}
         return {name: entry for name, entry in entries.items() if entry or name != "version"}
 
 
@@ -89,6 +89,6 @@ class Explanation:
     name: str = ""
 
 
-def _rounded(error: float | None) -> float | None:
+def _round(error: float | None) -> float | None:
     # Four digits: the reference's own last bits depend on where NumPy's arrays lie in memory.
     return None if error is None or not np.isfinite(error) else float(f"{error:.4g}")

@@ -86,7 +86,7 @@ def certify(run: Run, request: Mapping[str, Any], files: Mapping[str, Path]) -> 
         "made": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "attention_parity": own_version(),
         "specification": SPECIFICATION_VERSION,
-        "outcome": "red" if run.red or not run.judged else "green",
+        "outcome": "red" if run.red or not run.is_judged else "green",
         "request": dict(request),
         "files": {name: sha256(path) for name, path in sorted(files.items())},
         "machine": processor(),

@@ -98,7 +98,7 @@ LETTER = 6.7
 def badge(run: Run) -> str:
     """A badge in SVG: the number of comparisons within tolerance, or of those that are red."""
     outcome = summary(run).plain.partition(" ")[0].rstrip(":")
-    judged = sum(verdict.judged for verdict in run.verdicts)
+    judged = sum(verdict.is_judged for verdict in run.verdicts)
     texts = {"green": f"✓ {judged:,} comparisons", "red": f"✕ {len(run.red):,} of {judged:,} red"}
     label, text = "attention parity", texts.get(outcome, outcome)
     left, right = (round(LETTER * len(words)) + 14 for words in (label, text))

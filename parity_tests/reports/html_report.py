@@ -120,7 +120,7 @@ def link(group: RedGroup) -> str:
 
 def facts(run: Run) -> dict[str, str]:
     """The figures under the title."""
-    judged = [verdict for verdict in run.verdicts if verdict.judged]
+    judged = [verdict for verdict in run.verdicts if verdict.is_judged]
     shares = [part for one in judged if one.status == "pass" and (part := matrix.share(one)) is not None]
     return {
         "comparisons": f"{len(judged):,}",

@@ -46,7 +46,7 @@ def _tell(test: ElementTree.Element, verdicts: Sequence[Verdict], run: Run) -> N
         lines = [f"{verdict.quantity} ({verdict.against}): {verdict.reason}" for verdict in red]
         failure = ElementTree.SubElement(test, kind, message=_legal(lines[0]), type=red[0].status)
         failure.text = _legal("\n".join([*lines, repeat(run, red[0])]))
-    elif not any(verdict.judged for verdict in verdicts):
+    elif not any(verdict.is_judged for verdict in verdicts):
         ElementTree.SubElement(test, "skipped", message=_legal(verdicts[0].reason))
     rest = [v for v in verdicts if v.status in ("known-divergence", "informational")]
     if rest:

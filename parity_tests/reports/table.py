@@ -122,7 +122,7 @@ def _cell(verdicts: Sequence[Verdict]) -> str:
         return f"[bold red]{' '.join(kinds)} {len(red)}[/]"
     if all(verdict.status == "not-applicable" for verdict in verdicts):
         return "[dim]n/a[/]"
-    if not any(verdict.judged for verdict in verdicts):
+    if not any(verdict.is_judged for verdict in verdicts):
         return "[yellow]missing[/]"
     known = sum(verdict.status == "known-divergence" for verdict in verdicts)
     others = [verdict for verdict in verdicts if verdict.status == "informational"]
@@ -237,7 +237,7 @@ def red_groups(run: Run) -> list[RedGroup]:
         place = verdict.name, verdict.against, verdict.operator
         if verdict.red:
             groups[*place, quantity, verdict.status].append(verdict)
-        if verdict.judged:
+        if verdict.is_judged:
             compared[*place, quantity, verdict.dtype].add(verdict.case)
             compared[*place, "*", verdict.dtype].add(verdict.case)
     result = []
@@ -311,7 +311,7 @@ def times(run: Run) -> str:
 
 def summary(run: Run) -> Text:
     """The outcome in one line."""
-    names, total = ", ".join(run.recordings), f"{sum(verdict.judged for verdict in run.verdicts):,}"
+    names, total = ", ".join(run.recordings), f"{sum(verdict.is_judged for verdict in run.verdicts):,}"
     if run.interrupted:
         answered = sum(len(recording.answers) for recording in run.recordings.values())
         cells = f"{answered:,} of {len(run.cells) * len(run.recordings):,} cells answered"
@@ -320,7 +320,7 @@ def summary(run: Run) -> Text:
         return Text(f"red         {len(run.red)} of {total} comparisons of {names}", style="bold red")
     counts = Counter(verdict.status for verdict in run.verdicts)
     missing, absent, known = (counts[name] for name in ("not-implemented", "not-applicable", "known-divergence"))
-    if not run.judged:
+    if not run.is_judged:
         return Text(
             f"red         nothing was judged: {names} implements none of the selected operators", style="bold red"
         )

@@ -60,7 +60,7 @@ def multi_head_scores(call: Attention) -> Outputs:
 
 
 @takes(Attention, "mask", "num_heads", "num_key_heads", "bias", "causal")
-def grouped(call: Attention) -> Outputs:
+def shared_heads(call: Attention) -> Outputs:
     """layers.GroupQueryAttention."""
     layer = keras.layers.GroupQueryAttention(
         call.head_size,

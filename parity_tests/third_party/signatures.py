@@ -128,10 +128,10 @@ def takes(kind: type[Call], *names: str) -> Callable[[Callable[[Call], Outputs]]
 
     def decorate(answer: Callable[[Call], Outputs]) -> Callable[..., Outputs]:
         @functools.wraps(answer)
-        def called(*arguments: Any, **keywords: Any) -> Outputs:
+        def call(*arguments: Any, **keywords: Any) -> Outputs:
             return answer(kind(**signature.bind(*arguments, **keywords).arguments))
 
-        called.__signature__ = signature  # type: ignore[attr-defined]
-        return called
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        return call
 
     return decorate

@@ -235,8 +235,8 @@ def _compared(quantity: Quantity) -> dict[str, Any]:
         "answer_dtype": dtype,
         "exact_zeros": "all" if quantity.scale == 0.0 else "none" if by_entry is None else "each",
         "tolerance": {
-            "absolute": quantity.allowed * quantity.unit,
-            "n": quantity.allowed,
+            "absolute": quantity.allowance * quantity.unit,
+            "n": quantity.allowance,
             "eps": epsilon(dtype),
             "scale": quantity.scale,
             "beside": answer_name(tolerance.beside_of(quantity.name)) if tolerance.beside else None,

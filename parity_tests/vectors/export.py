@@ -22,7 +22,7 @@ from parity_tests.judge.question import Question
 from parity_tests.vectors.description import answer_name, description, stored
 from parity_tests.vectors.onnx import node_test
 from parity_tests.workers.answers import is_gradient
-from parity_tests.workers.process import Progress, counted, untold
+from parity_tests.workers.process import Progress, report_cells, untold
 from parity_tests.workers.recordings import digests, own_version
 
 INDEX = "index.json"
@@ -109,7 +109,7 @@ def export(
         files={},
     )
     exported = Exported(index)
-    for cell in counted("export", cells, progress):
+    for cell in report_cells("export", cells, progress):
         question = Question(cell)
         arrays = arrays_of(question, gradients)
         model, reason = node_test(question)

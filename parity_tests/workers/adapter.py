@@ -52,9 +52,9 @@ def adapter(
     options = [option.name for option in entry.options if option.default is None] if method else []
     taken = [name for name in options if not name.endswith("_size")]
     if inspect.isclass(made) or (made is None and method):
-        names = options if made is None else _required(made)
+        names = options if made is None else _required_arguments(made)
         called += f"({', '.join(f'{name}={name}' if name in taken else f'{name}=...' for name in names)})"
-    given = _given(_call_of(made), inputs)
+    given = _matching_inputs(_call_of(made), inputs)
     first = ["parameters"] * bool(method) + [name for name, optional in inputs.items() if not optional]
     optional = [f"{name}=None" for name in given.values() if inputs.get(name)]
     positional = [value for name, value in given.items() if not inputs.get(value)]
@@ -141,14 +141,14 @@ def _call_of(made: Any) -> Callable[..., Any] | None:
     return made if inspect.isfunction(made) else None
 
 
-def _required(made: Callable[..., Any]) -> Iterator[str]:
+def _required_arguments(made: Callable[..., Any]) -> Iterator[str]:
     """The arguments of a constructor that have no default."""
     for name, one in inspect.signature(made).parameters.items():
         if one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
             yield name
 
 
-def _given(call: Callable[..., Any] | None, inputs: Mapping[str, bool]) -> dict[str, str]:
+def _matching_inputs(call: Callable[..., Any] | None, inputs: Mapping[str, bool]) -> dict[str, str]:
     """The input for each argument of a call, by the names' first letters; `...` for a required one that fits none."""
     if call is None:
         return {name: name for name, optional in inputs.items() if not optional or name == "mask"}

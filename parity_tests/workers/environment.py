@@ -28,7 +28,7 @@ def requirements_of(backend: str) -> registry.Requirements | None:
     return registry.read_requirements(known[backend].module) if backend in known else None
 
 
-def stated() -> Iterator[registry.Requirements]:
+def registered_requirements() -> Iterator[registry.Requirements]:
     """What each registered backend needs, as far as it says."""
     return filter(None, (registry.read_requirements(known.module) for known in registry.available().values()))
 
@@ -60,7 +60,7 @@ def environment(backend: str, cache: Path, device: str) -> dict[str, str]:
     requirements = requirements_of(backend)
     chosen = dict(COMMON)
     # Nobody knows what somebody else's implementation imports: it gets the variables of all backends.
-    for group in [requirements] if requirements else stated():
+    for group in [requirements] if requirements else registered_requirements():
         chosen |= group.variables(cache, device)
     if PATH in os.environ:
         chosen[PATH] = os.environ[PATH]

@@ -100,7 +100,7 @@ class Package:
         """The seconds spent on compilation, if the runtime counts them."""
         return float(self.runtime.compile_seconds()) if hasattr(self.runtime, "compile_seconds") else 0.0
 
-    def changed(self, sent: Mapping[str, np.ndarray], given: Mapping[str, Any]) -> list[str]:
+    def changed_inputs(self, sent: Mapping[str, np.ndarray], given: Mapping[str, Any]) -> list[str]:
         """The inputs modified by the call, read in several ways, since a runtime could hide a change.
 
         Raises: RuntimeError if a conversion to the framework and back changes an array.
@@ -170,7 +170,7 @@ class Backend(Package):
         arrays = {name: self.read(name, array) for name, array in answer.items()}
         if cotangents:
             arrays |= {f"gradient_{name}": array for name, array in of_parameters.items()}
-        return Outputs(arrays, self.changed(sent, given))
+        return Outputs(arrays, self.changed_inputs(sent, given))
 
     def _function(self, operator: str, method: str, options: str, shared: str, twice: bool) -> Any:
         return repeated(bind(self.package, operator, method, json.loads(options)), json.loads(shared), twice)
@@ -188,11 +188,11 @@ class Backend(Package):
 
 def quantities(cell: Cell, count: int) -> list[str]:
     """The names of that many outputs; additional ones are numbered."""
-    names = known(cell)
+    names = specified_outputs(cell)
     return [*names, *(f"output_{position}" for position in range(len(names), count))]
 
 
-def known(cell: Cell) -> tuple[str, ...]:
+def specified_outputs(cell: Cell) -> tuple[str, ...]:
     """The names of the outputs in the specification."""
     return output_names(cell["operator"], cell["method"], cell["options"], cell["twice"])
 

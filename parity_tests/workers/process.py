@@ -27,7 +27,7 @@ from parity_tests.format.selection import Cell
 from parity_tests.workers.answers import Answer, AnswerStatus, harmless
 from parity_tests.workers.environment import environment
 from parity_tests.workers.keeper import LIFELINE
-from parity_tests.workers.recordings import Batch, Recording, joined, labelled
+from parity_tests.workers.recordings import Batch, Recording, join, label
 
 START_SECONDS = 120.0
 CELL_SECONDS = 120.0
@@ -58,12 +58,12 @@ def untold(part: str, done: int, of: int, doing: str = "") -> None:
     """Ignore progress."""
 
 
-def called(part: str, progress: Progress) -> Progress:
+def rename_progress(part: str, progress: Progress) -> Progress:
     """Report progress under another name."""
     return lambda _, *values: progress(part, *values)
 
 
-def counted(part: str, cells: Sequence[Cell], progress: Progress) -> Iterator[Cell]:
+def report_cells(part: str, cells: Sequence[Cell], progress: Progress) -> Iterator[Cell]:
     """Yield the cells of a part, and report the progress."""
     for done, cell in enumerate(cells):
         progress(part, done, len(cells), cell.case.id)
@@ -90,7 +90,7 @@ class Job:
     @property
     def name(self) -> str:
         """The name of the backend in tables and pairs."""
-        return labelled(self.backend, self.device, self.version)
+        return label(self.backend, self.device, self.version)
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ def record(
     with Server(job, True, start_seconds, cell_seconds, stopped) as server:
         for batch in batches:
             before = len(whole.inputs)
-            report = partial(_shifted, progress, before, before + len(batch.cells))
-            whole = joined(whole, replace(server.answers(batch, report), inputs=batch.digests))
+            report = partial(_shift, progress, before, before + len(batch.cells))
+            whole = join(whole, replace(server.answers(batch, report), inputs=batch.digests))
             if stopped():
                 break
         whole.start_seconds = server.started_in
@@ -152,7 +152,7 @@ def record(
     return whole
 
 
-def _shifted(progress: Progress, before: int, of: int, part: str, done: int, _: int, doing: str = "") -> None:
+def _shift(progress: Progress, before: int, of: int, part: str, done: int, _: int, doing: str = "") -> None:
     """Report the progress of a batch, added to that of previous batches."""
     progress(part, before + done, of, doing)
 
@@ -376,7 +376,7 @@ class Server:
                 doing = "starting" if self._worker is None else ""
                 progress(self.job.name, len(recording.answers), len(batch.cells), doing)
                 try:
-                    worker = self._started()
+                    worker = self._ready_worker()
                 except WorkerFault as fault:
                     if not self.every:
                         raise
@@ -384,18 +384,18 @@ class Server:
                     break
                 worker.send(batch.packed if len(waiting) == len(batch.cells) else batch.only(waiting).packed)
                 try:
-                    for cell in self._received(worker, waiting, recording):
+                    for cell in self._receive(worker, waiting, recording):
                         progress(self.job.name, len(recording.answers), len(batch.cells), cell.case.id)
                 except WorkerFault as fault:
                     fatal = waiting.pop(0)
                     recording.answers[fatal.key] = Answer(fault.status, str(fault), fault.trace)
-                    waiting = self._spared(fatal, waiting)
+                    waiting = self._remaining(fatal, waiting)
         if self.lost is not None:
             recording.answers |= dict.fromkeys((cell.key for cell in waiting), self.lost)
         recording.about, recording.files = self.about, {**self.files, **recording.files}
         return recording
 
-    def _received(self, worker: Worker, waiting: list[Cell], recording: Recording) -> Iterator[Cell]:
+    def _receive(self, worker: Worker, waiting: list[Cell], recording: Recording) -> Iterator[Cell]:
         """Yield each waiting cell, then record its answer and remove it from the waiting cells.
 
         Raises: WorkerFault, caused by the first waiting cell.
@@ -420,7 +420,7 @@ class Server:
             if answer.ok:
                 recording.cells[before.key] = arrays
 
-    def _spared(self, fatal: Cell, waiting: Sequence[Cell]) -> list[Cell]:
+    def _remaining(self, fatal: Cell, waiting: Sequence[Cell]) -> list[Cell]:
         """The waiting cells for the next worker, after the one that ended the last worker."""
         self.stop()
         self.deaths += 1
@@ -436,10 +436,10 @@ class Server:
 
         Raises: WorkerFault if it cannot start.
         """
-        self._started()
+        self._ready_worker()
         return self.about
 
-    def _started(self) -> Worker:
+    def _ready_worker(self) -> Worker:
         if self._worker is None:
             begun = time.perf_counter()
             try:

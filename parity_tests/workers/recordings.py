@@ -26,7 +26,7 @@ RECORDING = "recording"
 MOST_NAMED = 5
 
 
-def labelled(backend: str, device: str, version: str = "") -> str:
+def label(backend: str, device: str, version: str = "") -> str:
     """The name of a backend in tables and pairs: with its version if there are several, and its device if not the CPU.
 
     Such as "jax", "jax:cuda", "jax 0.7.2" and "jax 0.11.0 cuda".
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     digests: dict[str, str]
 
     @classmethod
-    def unpacked(cls, packed: bytes) -> Batch:
+    def unpack(cls, packed: bytes) -> Batch:
         """The batch of these bytes; its cells have no arrays, and its digests are those of what arrived.
 
         Raises: ArchiveError if the bytes are damaged.
@@ -269,13 +269,13 @@ class Recording:
     @property
     def name(self) -> str:
         """The name of the backend in tables and pairs."""
-        return labelled(self.backend, self.device, self.version)
+        return label(self.backend, self.device, self.version)
 
     def save(self, path: str | Path) -> None:
         """Write the recording to a file."""
         save_arrays(path, *self._content())
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         """The bytes of the file."""
         return pack_arrays(*self._content())
 
@@ -297,7 +297,7 @@ class Recording:
         return cls._read(path, *load_archive(path, RECORDING))
 
     @classmethod
-    def unpacked(cls, data: bytes, sender: str) -> Recording:
+    def unpack(cls, data: bytes, sender: str) -> Recording:
         """Read a recording from the bytes of a file; errors name the sender.
 
         Raises: ArchiveError, as load does.
@@ -324,7 +324,7 @@ class Recording:
         )
 
     @property
-    def unanswered(self) -> dict[str, Answer]:
+    def unanswered_cells(self) -> dict[str, Answer]:
         """The answer of cells whose arrays are missing."""
         every = {cell: self.answers.get(cell, MISSING) for cell in self.inputs}
         return {cell: answer for cell, answer in every.items() if answer.status in UNANSWERED}
@@ -345,7 +345,7 @@ def _arrays_by_cell(path: str | Path, arrays: Arrays, answers: Mapping[str, Answ
     return cells
 
 
-def joined(*recordings: Recording) -> Recording:
+def join(*recordings: Recording) -> Recording:
     """Merge the recordings of several workers of one backend, which have disjoint cells."""
     first = recordings[0]
     whole = Recording(first.backend, first.device, environment=first.environment, version=first.version)
@@ -363,7 +363,7 @@ def joined(*recordings: Recording) -> Recording:
 # ------------------------------------------------------------------------------------------------ judged elsewhere
 
 
-def named(recordings: Mapping[str, Recording]) -> dict[str, Recording]:
+def by_name(recordings: Mapping[str, Recording]) -> dict[str, Recording]:
     """The recordings of these files, keyed by the names used in verdicts, in the order of the frameworks.
 
     Raises: Mismatch if two are of one backend on one device.

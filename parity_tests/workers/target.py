@@ -64,7 +64,7 @@ from parity_tests.format.call import (
 from parity_tests.format.drawn import called_of, inputs_of
 from parity_tests.format.layouts import arranged
 from parity_tests.workers.adapter import adapters
-from parity_tests.workers.package import Arrays, Backend, Cell, Given, Outputs, Package, known, quantities
+from parity_tests.workers.package import Arrays, Backend, Cell, Given, Outputs, Package, quantities, specified_outputs
 
 PARAMETER = "parameter."
 """The prefix of parameters among the differentiated arguments."""
@@ -95,7 +95,7 @@ class SignatureError(TypeError):
     """A function of the target cannot be called as the specification does: every case of it would fail alike."""
 
 
-def parted(where: str) -> tuple[str, str]:
+def split_location(where: str) -> tuple[str, str]:
     """Split a location into module or file, and object, if there is one."""
     place, _, path = (where, "", "") if where.endswith(".py") else where.partition(":")
     return place, path
@@ -107,7 +107,7 @@ def load(where: str) -> tuple[Any, Any]:
     The runtime is an attribute of the object or of its module, or a module of that name in its package.
     Raises: TargetError if it does not exist; any exception of the module.
     """
-    place, path = parted(where)
+    place, path = split_location(where)
     module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     package: Any = module
     for name in filter(None, path.split(".")):
@@ -141,11 +141,11 @@ class Sources:
     """The source files of a target: its own, and imported modules that are not installed packages."""
 
     def __init__(self, where: str) -> None:
-        self.place = parted(where)[0]
+        self.place = split_location(where)[0]
         self.seen = set(sys.modules)
         self.installed = tuple({os.path.join(path, "") for path in sysconfig.get_paths().values()})
 
-    def imported(self) -> dict[str, str]:
+    def imported_files(self) -> dict[str, str]:
         """The files imported since the last call, by their paths relative to the target's folder."""
         names = (
             [name for name in list(sys.modules) if name not in self.seen] if len(sys.modules) > len(self.seen) else ()
@@ -174,7 +174,7 @@ class Sources:
         return os.path.dirname([*getattr(package, "__path__", ()), str(package.__file__)][0])
 
 
-def opened(where: str, device: str) -> Backend | Target:
+def open_target(where: str, device: str) -> Backend | Target:
     """Load the backend or target at a location, with its settings in force.
 
     Raises: TargetError if it does not exist, or nothing in it can be tested; RuntimeError if there is no such device.
@@ -201,7 +201,7 @@ class Target(Package):
         self.function = functools.cache(self._function)
         # A runtime of ours hands a layer over, which here is none.
         layered = self.differentiates and "layer" in inspect.signature(self.runtime.vjp).parameters
-        self.chosen = functools.cache(without_layer if layered else chosen)
+        self.chosen = functools.cache(without_layer if layered else choose_outputs)
         self.reason_against_dtype = functools.cache(self._reason_against_dtype)
         self._given: dict[Function, tuple[int, ...]] = {}
 
@@ -220,7 +220,7 @@ class Target(Package):
         Raises: NotImplementedHere if the target does not implement the cell.
         """
         self.handed.clear()
-        function, taken = self.fitted(cell, inputs)
+        function, taken = self.fit(cell, inputs)
         sent = {name: array.copy() for name, array in taken.items()}
         given = {name: self.place(arranged(array, cell["layouts"].get(name, ""))) for name, array in taken.items()}
         arguments = {**given, **{PARAMETER + name: self.place(array.copy()) for name, array in parameters.items()}}
@@ -230,11 +230,11 @@ class Target(Package):
         answer |= {f"gradient_{name.removeprefix(PARAMETER)}": array for name, array in gradients.items()}
         arrays = {name: self.read(name, array) for name, array in answer.items() if array is not None}
         differentiated = [*inputs, *parameters] if cotangents else []
-        missing = [name for name in known(cell) if answer.get(name) is None]
+        missing = [name for name in specified_outputs(cell) if answer.get(name) is None]
         missing += [f"gradient_{name}" for name in differentiated if f"gradient_{name}" not in arrays]
-        return Outputs(arrays, self.changed(sent, given), missing)
+        return Outputs(arrays, self.changed_inputs(sent, given), missing)
 
-    def fitted(self, cell: Cell, inputs: Given) -> tuple[Function, Arrays]:
+    def fit(self, cell: Cell, inputs: Given) -> tuple[Function, Arrays]:
         """The function for a cell with all other arguments bound, and its array arguments.
 
         If it has a mask argument and none for lengths, both are combined; arguments that mask nothing may be missing.
@@ -277,11 +277,11 @@ class Target(Package):
         entry = find(cell["operator"])
         options = {option.name: option for option in entry.options} if isinstance(entry, Layer) else {}
 
-        def implied(name: str, value: Any) -> bool:
+        def is_implied(name: str, value: Any) -> bool:
             option = options[name]
             return SIZES.search(name) is not None or (option.default is not None and value == option.value)
 
-        return {name: value for name, value in cell["config"].items() if takes(name) or not implied(name, value)}
+        return {name: value for name, value in cell["config"].items() if takes(name) or not is_implied(name, value)}
 
     def _function(self, name: str, keywords: str, layered: bool, shared: str, twice: bool, count: int) -> Function:
         chosen, bound = getattr(self.package, name), json.loads(keywords)
@@ -355,7 +355,7 @@ def keyword(name: str, function: str) -> str:
     return whole if whole in ("losses", *LISTS) and whole != name else name.replace(".", "_")
 
 
-def chosen(function: Function, places: tuple[int, ...]) -> Function:
+def choose_outputs(function: Function, places: tuple[int, ...]) -> Function:
     """The function restricted to the outputs at those positions."""
 
     def call(**arrays: Any) -> tuple[Any, ...]:
@@ -367,7 +367,7 @@ def chosen(function: Function, places: tuple[int, ...]) -> Function:
 
 def without_layer(function: Function, places: tuple[int, ...]) -> Function:
     """The same for a runtime that passes a layer."""
-    plain = chosen(function, places)
+    plain = choose_outputs(function, places)
     return lambda layer, **arrays: plain(**arrays)
 
 

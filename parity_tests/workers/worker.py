@@ -28,7 +28,7 @@ from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import collect_less
 from parity_tests.workers.keeper import keep
 from parity_tests.workers.package import Backend
-from parity_tests.workers.target import NotImplementedHere, Sources, Target, TargetError, opened
+from parity_tests.workers.target import NotImplementedHere, Sources, Target, TargetError, open_target
 
 
 def main() -> None:
@@ -41,16 +41,16 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
         sources = Sources(place)
-        at = functools.cache(functools.partial(opened, device=device))
+        at = functools.cache(functools.partial(open_target, device=device))
         try:
             backend = at(place)
         except TargetError as error:
             send(stream, {}, {"kind": "refusal", "reason": str(error)})
             return
         collect_less()
-        send(stream, {}, {"kind": "hello", **backend.describe(), "backend": name, "files": sources.imported()})
+        send(stream, {}, {"kind": "hello", **backend.describe(), "backend": name, "files": sources.imported_files()})
         for arrays, header in map(unpack_arrays, frames(batches)):
-            answer_cells(stream, at(header["place"] or place), grouped(arrays), header["cells"], sources.imported)
+            answer_cells(stream, at(header["place"] or place), group(arrays), header["cells"], sources.imported_files)
         send(stream, {}, {"kind": "end"})
 
 
@@ -86,11 +86,11 @@ def answer_cells(
             send(stream, {}, {**about, **Answer("not-implemented", str(error)).as_json()})
         except BaseException as error:  # an implementation may raise anything, SystemExit too: it costs its own cell
             seconds = time.perf_counter() - start
-            answer = Answer("error", f"{type(error).__name__}: {printed(error)}", traceback.format_exc(), seconds)
+            answer = Answer("error", f"{type(error).__name__}: {message_of(error)}", traceback.format_exc(), seconds)
             send(stream, {}, {**about, **answer.as_json()})
 
 
-def printed(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """The message of an exception, even if formatting it raises another."""
     try:
         return str(error)
@@ -98,7 +98,7 @@ def printed(error: BaseException) -> str:
         return f"its message cannot be formatted: {type(another).__name__}"
 
 
-def grouped(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]:
+def group(arrays: Mapping[str, np.ndarray]) -> Mapping[str, Mapping[str, Mapping[str, np.ndarray]]]:
     """The arrays of a batch by cell, by kind (input, parameter, cotangent) and by name."""
     cells: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
     for name, array in arrays.items():

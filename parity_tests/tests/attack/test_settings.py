@@ -75,7 +75,7 @@ def run(fake_job: Callable) -> Run:
 @pytest.fixture(scope="module")
 def certified(run: Run) -> certificate.Certificate:
     """The certificate of the fake backend."""
-    return certify(run, Request("numpy_backend", ["float64"], "masked_softmax-m*").certified, run.files)
+    return certify(run, Request("numpy_backend", ["float64"], "masked_softmax-m*").certificate_entries, run.files)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def converted(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> cert
     KINDS["safetensors"].write(Path("x.safetensors"))
     Path("new.safetensors").write_text("what was written")
     request = Conversion("x.safetensors", "keras.GRU", "new.safetensors")
-    return certify(run, request.certified, request.files)
+    return certify(run, request.certificate_entries, request.files)
 
 
 def signed(content: certificate.Certificate) -> certificate.Certificate:

@@ -16,7 +16,7 @@ from parity_tests.tests.backends.blocks import on_path
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.package import Backend
 from parity_tests.workers.recordings import Recording, batch_of
-from parity_tests.workers.worker import grouped
+from parity_tests.workers.worker import group
 
 
 @pytest.mark.implements("blocked/dot_product.py")
@@ -27,7 +27,7 @@ def test_blocks_are_within_the_tolerance_of_the_dtype_of_the_arithmetic(
 ):
     cells = [Cell(case, dtype) for case in all_cases() if case.operator == layer and case.has(dtype)]
     packed, header = unpack_arrays(batch_of(cells).packed)
-    package, parts = Backend(backend.package, backend.runtime, "cpu"), grouped(packed)
+    package, parts = Backend(backend.package, backend.runtime, "cpu"), group(packed)
     for cell, described in zip(cells, header["cells"], strict=True):
         given = parts[cell.key]
         with on_path(backend, "blocked"):

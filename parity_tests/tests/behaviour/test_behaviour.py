@@ -288,7 +288,7 @@ def test_the_page_has_the_findings_of_an_older_version_that_differ():
 def changed_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Records and page in a folder of the test; every framework is installed, and the first call alone has changed."""
     newest = {name: (own[-1]["versions"], dict(own[-1]["found"])) for name, own in RECORDS.items()}
-    monkeypatch.setattr(findings, "installed", lambda target: True)
+    monkeypatch.setattr(findings, "is_installed", lambda target: True)
     monkeypatch.setattr(findings, "ask_all", lambda targets, *_, **__: {own.id: newest[own.id] for own in targets})
     monkeypatch.setattr(findings, "DATA", tmp_path / "behaviour.json")
     monkeypatch.setattr(behaviour, "PAGE", tmp_path / "behaviour.md")
@@ -328,7 +328,7 @@ def test_the_command_writes_records_and_page(changed_records: Path):
 
 
 def test_the_command_names_the_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(findings, "installed", lambda target: False)
+    monkeypatch.setattr(findings, "is_installed", lambda target: False)
     result = CliRunner().invoke(command, ["--framework", "flax"])
     assert result.exit_code == 1 and "none of flax, jax is installed" in result.output
 
@@ -340,7 +340,7 @@ PACKAGES_OF_A_BACKEND = ("torch", "keras", "jax", "flax", "mxnet")
 PROBED = [
     pytest.param(own, id=own.id, marks=[pytest.mark.frameworks(own.backend)] if own.backend in FRAMEWORKS else [])
     for own in THIRD_PARTY
-    if own.module in PACKAGES_OF_A_BACKEND or findings.installed(own)
+    if own.module in PACKAGES_OF_A_BACKEND or findings.is_installed(own)
 ]
 
 
@@ -383,7 +383,7 @@ def test_a_call_behaves_as_recorded_and_diverges_where_it_is_known_to(
     known = load_divergences(KNOWN / f"{target.module}.toml", target.name)
     outcome = check.check(cases, FULL, [Job(target.name, target.place)], divergences=known)
     red = [f"{v.case} {v.dtype} {v.quantity}: {v.reason}" for v in outcome.red]
-    assert outcome.judged and not red, "\n".join(red)
+    assert outcome.is_judged and not red, "\n".join(red)
 
 
 @pytest.mark.parametrize("module", BACKENDS)

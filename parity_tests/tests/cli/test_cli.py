@@ -23,7 +23,7 @@ from parity_tests.cli import terminal
 from parity_tests.cli.main import main
 from parity_tests.format.families import OPERATORS
 from parity_tests.format.selection import cells_of
-from parity_tests.judge.run import Run, batches_of, dealt, run
+from parity_tests.judge.run import Run, batches_of, deal, run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.table import MOST_ROWS, reproduce, rows
 from parity_tests.tests.checkout import COMMANDS, invoke
@@ -311,7 +311,7 @@ def test_each_batch_goes_to_one_worker_with_all_cells_of_a_program():
     assert repeated
     for case in repeated:
         assert any({f"{case.id}/float64", f"{case.again}/float64"} <= set(batch.digests) for batch in batches)
-    first, second, third = dealt(batches, 3)
+    first, second, third = deal(batches, 3)
     assert [next(first), next(second), *first] == batches and list(second) == list(third) == []
 
 

@@ -37,7 +37,7 @@ def install(folder: Path) -> None:
     whole = worker.answers
 
     def answers(order: worker.Order, packed: bytes) -> tuple[bytes, float, float]:
-        keys = [cell.key for cell in Batch.unpacked(packed).cells]
+        keys = [cell.key for cell in Batch.unpack(packed).cells]
         if (folder / DEADLY).exists() and (folder / DEADLY).read_text() in keys:
             with open(folder / KILLED, "a") as file:
                 file.write(f"{len(keys)} {os.getpid()}\n")

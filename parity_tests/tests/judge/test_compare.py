@@ -28,7 +28,7 @@ from parity_tests.reports.table import report
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import determinism, required_settings
 from parity_tests.workers.recordings import Recording, batch_of
-from parity_tests.workers.target import opened
+from parity_tests.workers.target import open_target
 
 BLANK = Verdict("op", "op-case", "fake", "reference", "cpu", "float64", "weights", "missing")
 TOLERANCE = Tolerance(10, 3, "an example", ("float64",))
@@ -204,7 +204,7 @@ def recorded(fake: ModuleType, pattern: str) -> tuple[list, Recording]:
     """The cells of a pattern written by hand, and what the fake backend answers to them, in this process."""
     chosen = [case for case in all_cases().select(pattern) if case.drawn is None and not case.again]
     cells = cells_of(chosen, ["float64"])
-    backend, recording = opened("numpy_backend", "cpu"), Recording("fake", "cpu")
+    backend, recording = open_target("numpy_backend", "cpu"), Recording("fake", "cpu")
     for case, dtype in cells:
         inputs, parameters = case.at(dtype)
         factors = {str(position): array for position, array in cotangents(case, dtype).items()}

@@ -17,7 +17,7 @@ from backends.archives import unpack_arrays
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.case import Case
 from parity_tests.format.selection import Cell, cells_of
-from parity_tests.judge.check import is_registered, required
+from parity_tests.judge.check import apply_requirements, is_registered
 from parity_tests.judge.compare import judge_all
 from parity_tests.judge.question import Questions
 from parity_tests.judge.verdict import Verdict
@@ -29,7 +29,7 @@ from parity_tests.workers.environment import environment, requirements_of
 from parity_tests.workers.process import Job
 from parity_tests.workers.recordings import Recording, batch_of
 from parity_tests.workers.target import Target, load
-from parity_tests.workers.worker import answer_cells, frames, grouped
+from parity_tests.workers.worker import answer_cells, frames, group
 
 pytestmark = pytest.mark.once
 
@@ -58,7 +58,7 @@ def test_a_function_without_lengths_gets_them_in_its_mask(tmp_path: Path):
     target = target_of("def masked_softmax(scores, mask=None): return scores", tmp_path)
 
     def mask_of(**inputs: np.ndarray) -> np.ndarray:
-        return target.fitted(asked_of(inputs), inputs)[1]["mask"]
+        return target.fit(asked_of(inputs), inputs)[1]["mask"]
 
     lens = np.array([1, 4])
     np.testing.assert_array_equal(mask_of(scores=SCORES, valid_lens=lens)[:, 0], [[True] + [False] * 3, [True] * 4])
@@ -80,7 +80,7 @@ def test_a_function_without_lengths_gets_them_in_its_mask(tmp_path: Path):
 def test_arguments_that_mask_nothing_may_be_missing(given: dict, tmp_path: Path):
     target = target_of("def masked_softmax(scores): return scores", tmp_path)
     inputs = {"scores": SCORES, **given}
-    assert list(target.fitted(asked_of(inputs), inputs)[1]) == ["scores"]
+    assert list(target.fit(asked_of(inputs), inputs)[1]) == ["scores"]
 
 
 NOT_IMPLEMENTED = {
@@ -145,13 +145,13 @@ def verdicts_of(target: Target, pattern: str) -> list[Verdict]:
     arrays, header = unpack_arrays(batch_of(cells).packed)
     stream = io.BytesIO()
     target.describe()
-    answer_cells(stream, target, grouped(arrays), header["cells"])
+    answer_cells(stream, target, group(arrays), header["cells"])
     stream.seek(0)
     recording = Recording("mine", "cpu")
     for arrays, message in map(unpack_arrays, frames(stream)):
         recording.answers[message["key"]] = Answer.of(message)
         recording.cells[message["key"]] = arrays
-    return list(required(judge_all(cells, [recording], Questions()), require_all=False))
+    return list(apply_requirements(judge_all(cells, [recording], Questions()), require_all=False))
 
 
 RIGHT = [name for name, shape in vars(load(str(SHAPES))[0]).items() if hasattr(shape, "cases") and name[0] != "_"]
@@ -163,7 +163,7 @@ def test_what_is_right_is_green_in_every_shape(shape: str):
     target, runtime = load(where)
     verdicts = verdicts_of(Target(target, runtime, where, "cpu"), target.cases)
     assert [f"{one.case} {one.quantity}: {one.reason}" for one in verdicts if one.red] == []
-    asked = {one.quantity for one in verdicts if one.judged}
+    asked = {one.quantity for one in verdicts if one.is_judged}
     assert any(name.startswith("gradient_") for name in asked) == ("Gradients" in shape)
     if hasattr(target, "lacks"):
         assert not asked and all(target.lacks in one.reason for one in verdicts)
@@ -187,7 +187,7 @@ def test_what_is_right_is_green_in_the_arrays_of_a_framework(tmp_path: Path):
     verdicts = verdicts_of(target_of(TORCH, tmp_path), "AdditiveAttention-[mr]*[kd]")
     assert [f"{one.case} {one.quantity}: {one.reason}" for one in verdicts if one.red] == []
     assert {"context", "weights", "gradient_queries", "gradient_w_v"} <= {
-        one.quantity for one in verdicts if one.judged
+        one.quantity for one in verdicts if one.is_judged
     }
 
 
@@ -278,7 +278,7 @@ def test_what_a_registered_backend_cannot_have_is_not_red(monkeypatch: pytest.Mo
     for job, status in ((Job("fake", "numpy_backend"), "not-applicable"), (Job("other", "mine.py"), "missing")):
         answer = Answer("not-applicable", "there is no such product")
         recording = Recording(job.backend, "cpu", answers={cell.key: answer for cell in cells})
-        (verdict,) = required(judge_all(cells, [recording], Questions()), True, is_registered(job))
+        (verdict,) = apply_requirements(judge_all(cells, [recording], Questions()), True, is_registered(job))
         assert verdict.status == status
 
 

@@ -67,11 +67,11 @@ def test_every_tolerance_by_entry_decides_somewhere_and_gradients_have_none():
     [(3.0, 10), (5.0, 10), (0.9, 10), (5.1, 20), (6.0, 20), (60.0, 200)],
 )
 def test_a_calibration_keeps_a_tolerance_as_long_as_it_is_neither_tight_nor_loose(measured: float, proposed: float):
-    assert Calibration(TOLERANCE, measured, "here").proposed == proposed
+    assert Calibration(TOLERANCE, measured, "here").proposal == proposed
 
 
 def test_a_tolerance_far_above_all_that_was_seen_is_lowered():
-    assert Calibration(replace(TOLERANCE, eps=100), 2.0, "here").proposed == 10
+    assert Calibration(replace(TOLERANCE, eps=100), 2.0, "here").proposal == 10
 
 
 def test_a_calibration_uses_the_largest_error_of_each_tolerance():
@@ -82,4 +82,4 @@ def test_a_calibration_uses_the_largest_error_of_each_tolerance():
 
 def test_our_own_tolerances_are_neither_tight_nor_loose():
     for tolerance in (*tolerances.TOLERANCES, *tolerances.ENTRY_TOLERANCES):
-        assert tolerance.eps == Calibration(tolerance, 0.0, "").proposed, tolerance
+        assert tolerance.eps == Calibration(tolerance, 0.0, "").proposal, tolerance

@@ -24,7 +24,7 @@ from parity_tests.tests.commands import invoke
 from parity_tests.tests.places import ROOT
 from parity_tests.tests.workers.comparisons import CELL, compared, refused
 from parity_tests.workers.answers import Answer
-from parity_tests.workers.recordings import FIELDS, Mismatch, Recording, batch_of, common_cells, digests, named
+from parity_tests.workers.recordings import FIELDS, Mismatch, Recording, batch_of, by_name, common_cells, digests
 
 # ------------------------------------------------------------------------------------------------ digests of cells
 
@@ -252,7 +252,7 @@ def test_a_mutated_header_is_refused_or_read_as_written(
     recording.save(folder / "again.safetensors")
     assert Recording.load(folder / "again.safetensors") == recording
     try:
-        common_cells(named({"random": recording}), all_cases())
+        common_cells(by_name({"random": recording}), all_cases())
     except Mismatch:
         return
     raise AssertionError("a recording without cells cannot be judged")

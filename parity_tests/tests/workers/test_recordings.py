@@ -82,7 +82,7 @@ def test_a_recording_has_versions_device_and_settings(registry, tmp_path: Path):
     assert recording.about["versions"] == {"numpy": np.__version__, "python": sys.version.split()[0]}
     cells = selection.cells(all_cases())
     assert recording.inputs == digests(cells) and list(recording.inputs) == sorted(cell.key for cell in cells)
-    assert set(recording.cells) == set(recording.inputs) and not recording.unanswered
+    assert set(recording.cells) == set(recording.inputs) and not recording.unanswered_cells
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_cell_without_an_answer_is_red(made: Recording, tmp_path: Path):
     cells = {cell: arrays for cell, arrays in made.cells.items() if cell != CELL}
     answers = {cell: answer for cell, answer in made.answers.items() if cell != CELL}
     recording = replace(made, cells=cells, answers=answers)
-    assert list(recording.unanswered) == [CELL]
+    assert list(recording.unanswered_cells) == [CELL]
     result = compared(tmp_path, recording)
     assert result.exit_code == 1 and "missing     fake  dot_score: 1 of 1" in result.output
 

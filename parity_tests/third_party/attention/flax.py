@@ -15,7 +15,7 @@ from backends.jax import runtime
 from parity_tests.third_party.signatures import Attention, Outputs, takes
 
 
-def widened(array: jax.Array, size: int) -> jax.Array:
+def pad_features(array: jax.Array, size: int) -> jax.Array:
     """The array with zeros behind its last axis, up to that size."""
     return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, size - array.shape[-1])])
 
@@ -34,7 +34,7 @@ def dot_product(function: Callable[..., jax.Array], *names: str) -> SimpleNamesp
         features, value_features = call.queries.shape[-1], call.values.shape[-1]
         size = max(features, value_features)
         queries = call.queries * (size / features) ** 0.5
-        arrays = [widened(array, size) for array in (queries, call.keys, call.values)]
+        arrays = [pad_features(array, size) for array in (queries, call.keys, call.values)]
         heads = queries.ndim == 4
         arrays = [jnp.swapaxes(array, 1, 2) if heads else array[:, :, None] for array in arrays]
         context = function(*arrays, mask=call.head_mask, **{"is_causal": True} if call.causal else {})
@@ -64,7 +64,7 @@ def nnx_layer(call: Attention) -> nnx.MultiHeadAttention:
     hidden, query_size = call.parameters["W_q"].shape
     size = max(call.keys.shape[-1], call.values.shape[-1])
 
-    def made() -> nnx.MultiHeadAttention:
+    def make_layer() -> nnx.MultiHeadAttention:
         return nnx.MultiHeadAttention(
             call.num_heads,
             in_features=query_size,
@@ -77,7 +77,7 @@ def nnx_layer(call: Attention) -> nnx.MultiHeadAttention:
             **{"num_kv_heads": call.num_key_heads} if call.num_key_heads else {},
         )
 
-    layer = nnx.eval_shape(made)
+    layer = nnx.eval_shape(make_layer)
     for name, arrays in projections(call).items():
         for kind, array in arrays.items():
             narrow = kind == "kernel" and name in ("key", "value")
@@ -94,7 +94,7 @@ NNX_GROUPS = ["num_key_heads"] * ("num_kv_heads" in inspect.signature(nnx.MultiH
 def nnx_multi_head(call: Attention) -> Outputs:
     """nnx.MultiHeadAttention."""
     size = max(call.keys.shape[-1], call.values.shape[-1])
-    arrays = (call.queries, widened(call.keys, size), widened(call.values, size))
+    arrays = (call.queries, pad_features(call.keys, size), pad_features(call.values, size))
     causal = {"is_causal": True} if call.causal else {}
     return nnx_layer(call)(*arrays, mask=call.head_mask, **causal), None
 
@@ -103,7 +103,7 @@ def nnx_multi_head(call: Attention) -> Outputs:
 def nnx_decode(call: Attention) -> Outputs:
     """nnx.MultiHeadAttention with decode=True, which keeps the keys and values of earlier calls."""
     size = max(call.keys.shape[-1], call.values.shape[-1])
-    arrays = (call.queries, widened(call.keys, size), widened(call.values, size))
+    arrays = (call.queries, pad_features(call.keys, size), pad_features(call.values, size))
     layer, causal = nnx_layer(call), {"is_causal": True} if call.causal else {}
     layer.init_cache(call.queries.shape, call.queries.dtype)
     return in_steps(lambda *step: layer(*step, decode=True, **causal), arrays), None

@@ -13,7 +13,7 @@ from backends.jax import runtime
 from parity_tests.third_party.signatures import Attention, Outputs, takes
 
 
-def widened(array: jax.Array, size: int) -> jax.Array:
+def pad_features(array: jax.Array, size: int) -> jax.Array:
     """The array with zeros behind its last axis, up to that size."""
     return jnp.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, size - array.shape[-1])])
 
@@ -22,7 +22,7 @@ def attend(call: Attention, **keywords: Any) -> jax.Array:
     """Call it with heads before the last axis, and zeros that fill the features of all arrays up to one size."""
     queries, values = call.queries, call.values
     size, heads = max(queries.shape[-1], values.shape[-1]), queries.ndim == 4
-    wide = [widened(array, size) for array in (queries, call.keys, values)]
+    wide = [pad_features(array, size) for array in (queries, call.keys, values)]
     wide = [jnp.swapaxes(array, 1, 2) if heads else array[:, :, None] for array in wide]
     context = jax.nn.dot_product_attention(*wide, scale=call.factor, **keywords)
     context = jnp.swapaxes(context, 1, 2) if heads else context[:, :, 0]

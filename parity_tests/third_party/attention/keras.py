@@ -10,7 +10,12 @@ import keras
 import tensorflow as tf
 
 from backends.tf import runtime
-from parity_tests.third_party.keras_heads import grouped, multi_head_context, multi_head_scores, ops_dot_product
+from parity_tests.third_party.keras_heads import (
+    multi_head_context,
+    multi_head_scores,
+    ops_dot_product,
+    shared_heads,
+)
 from parity_tests.third_party.signatures import Attention, Outputs, takes
 
 
@@ -65,5 +70,5 @@ attention = SimpleNamespace(runtime=runtime, DotProductAttention=dot_product)
 additive_attention = SimpleNamespace(runtime=runtime, AdditiveAttention=additive)
 multi_head_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=multi_head_context)
 multi_head_attention_scores = SimpleNamespace(runtime=runtime, MultiHeadAttention=multi_head_scores)
-group_query_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=grouped)
+group_query_attention = SimpleNamespace(runtime=runtime, MultiHeadAttention=shared_heads)
 ops_dot_product_attention = SimpleNamespace(runtime=runtime, DotProductAttention=ops_dot_product)

@@ -11,7 +11,7 @@ os.environ["KERAS_BACKEND"] = "torch"
 import keras
 
 from backends.torch import runtime
-from parity_tests.third_party.keras_heads import grouped, multi_head_context, ops_dot_product
+from parity_tests.third_party.keras_heads import multi_head_context, ops_dot_product, shared_heads
 
 
 def describe() -> dict[str, Any]:
@@ -23,5 +23,5 @@ def describe() -> dict[str, Any]:
 with_keras = SimpleNamespace(**{**vars(runtime), "describe": describe})
 
 multi_head_attention = SimpleNamespace(runtime=with_keras, MultiHeadAttention=multi_head_context)
-group_query_attention = SimpleNamespace(runtime=with_keras, MultiHeadAttention=grouped)
+group_query_attention = SimpleNamespace(runtime=with_keras, MultiHeadAttention=shared_heads)
 ops_dot_product_attention = SimpleNamespace(runtime=with_keras, DotProductAttention=ops_dot_product)

@@ -110,7 +110,7 @@ def in_steps(evaluate: Evaluate, inputs: Arrays, attributes: Attributes) -> np.n
 SETTINGS = ("scale", "softcap", "num_key_heads", "causal")
 
 
-def masked(evaluate: Evaluate) -> SimpleNamespace:
+def by_mask(evaluate: Evaluate) -> SimpleNamespace:
     """A target that hides keys by attn_mask."""
 
     @takes(Attention, "mask", "steps", *SETTINGS)
@@ -120,7 +120,7 @@ def masked(evaluate: Evaluate) -> SimpleNamespace:
     return SimpleNamespace(runtime=runtime, DotProductAttention=DotProductAttention)
 
 
-def measured(evaluate: Evaluate) -> SimpleNamespace:
+def by_lengths(evaluate: Evaluate) -> SimpleNamespace:
     """A target that hides keys by nonpad_kv_seqlen: one length for each sequence, in 64 bits."""
 
     @takes(Attention, "valid_lens", *SETTINGS)
@@ -154,5 +154,5 @@ def describe() -> dict[str, Any]:
 runtime = SimpleNamespace(from_numpy=lambda array: array, to_numpy=np.asarray, describe=describe)
 """Arrays are NumPy's; without vjp, since neither gives gradients."""
 
-reference_attention, reference_attention_lengths = masked(by(evaluator)), measured(by(evaluator))
-onnxruntime_attention, onnxruntime_attention_lengths = masked(by(session)), measured(by(session))
+reference_attention, reference_attention_lengths = by_mask(by(evaluator)), by_lengths(by(evaluator))
+onnxruntime_attention, onnxruntime_attention_lengths = by_mask(by(session)), by_lengths(by(session))

@@ -50,7 +50,7 @@ def flex(call: Attention) -> Outputs:
     return context if call.queries.dim() == 4 else context[:, 0], None
 
 
-def widened(array: torch.Tensor, size: int) -> torch.Tensor:
+def pad_features(array: torch.Tensor, size: int) -> torch.Tensor:
     """The array with zeros behind its last axis, up to that size."""
     return functional.pad(array, (0, size - array.shape[-1]))
 
@@ -79,16 +79,16 @@ def multi_head(training: bool, need_weights: bool) -> SimpleNamespace:
             size, call.num_heads, bias=call.bias, batch_first=True, dtype=call.queries.dtype
         ).train(training)
         arrays = {
-            "in_proj_weight": torch.cat([widened(parameters[name], size) for name in ("W_q", "W_k", "W_v")]),
-            "out_proj.weight": widened(parameters["W_o"].T, size).T,
+            "in_proj_weight": torch.cat([pad_features(parameters[name], size) for name in ("W_q", "W_k", "W_v")]),
+            "out_proj.weight": pad_features(parameters["W_o"].T, size).T,
         }
         if call.bias:
             arrays["in_proj_bias"] = torch.cat([parameters[name] for name in ("b_q", "b_k", "b_v")])
-            arrays["out_proj.bias"] = widened(parameters["b_o"], size)
+            arrays["out_proj.bias"] = pad_features(parameters["b_o"], size)
         context, weights = torch.func.functional_call(
             module,
             arrays,
-            tuple(widened(array, size) for array in (call.queries, call.keys, call.values)),
+            tuple(pad_features(array, size) for array in (call.queries, call.keys, call.values)),
             {
                 "need_weights": need_weights,
                 "average_attn_weights": not call.per_head,
@@ -117,7 +117,7 @@ def self_attention(call: Attention, made: Callable[..., nn.Module]) -> torch.Ten
     ahead, behind = call.queries.shape[1], call.keys.shape[1]
     first = functional.pad(call.queries, (0, 0, 0, behind))
     rest = [functional.pad(array, (0, 0, ahead, 0)) for array in (call.keys, call.values)]
-    inputs = widened(torch.cat([first, *rest], dim=-1), half)
+    inputs = pad_features(torch.cat([first, *rest], dim=-1), half)
     inputs = torch.cat([inputs, -inputs], dim=-1)
 
     def in_heads(rows: torch.Tensor) -> torch.Tensor:
@@ -132,7 +132,7 @@ def self_attention(call: Attention, made: Callable[..., nn.Module]) -> torch.Ten
         biases.append(factor * in_heads(parameters[f"b_{name}"][:, None])[:, 0])
         before += array.shape[-1]
     outward = functional.pad(in_heads(parameters["W_o"].T).T, (0, 0, 0, half - query_size))
-    bias = widened(parameters["b_o"], half)
+    bias = pad_features(parameters["b_o"], half)
     module = made(width, count, dtype=call.queries.dtype).to(inputs.device)
     attention = module if isinstance(module, nn.MultiheadAttention) else module.self_attn
     attention.load_state_dict(
@@ -170,7 +170,7 @@ def encoder_layer(training: bool) -> Callable[..., nn.Module]:
     the identity for an array whose mean is 0.
     """
 
-    def made(width: int, count: int, dtype: torch.dtype) -> nn.Module:
+    def make_layer(width: int, count: int, dtype: torch.dtype) -> nn.Module:
         layer = nn.TransformerEncoderLayer(
             width, count, 1, 0.0, layer_norm_eps=NORM_EPSILON, batch_first=True, dtype=dtype
         )
@@ -180,7 +180,7 @@ def encoder_layer(training: bool) -> Callable[..., nn.Module]:
             nn.init.zeros_(parameter)
         return layer.train(training)
 
-    return made
+    return make_layer
 
 
 NORM_EPSILON = 2.0**40

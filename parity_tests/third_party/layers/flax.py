@@ -13,7 +13,7 @@ from flax import linen, nnx
 
 import backends.jax
 from backends.jax import runtime
-from parity_tests.third_party.layers.shared import WITHOUT_LENGTHS, backend_layers, matching, stacked
+from parity_tests.third_party.layers.shared import WITHOUT_LENGTHS, backend_layers, matching, run_stack
 from parity_tests.third_party.signatures import Attention, Outputs, Recurrent, takes
 
 Parameters: TypeAlias = dict[str, jax.Array]
@@ -33,7 +33,7 @@ DIRECTIONS = ("forward_rnn", "backward_rnn")
 """The prefixes of the names of a Bidirectional."""
 
 
-def directed(parameters: Parameters) -> list[Parameters]:
+def split_directions(parameters: Parameters) -> list[Parameters]:
     """The parameters of each direction, or of the only one."""
     split = [{name: array for name, array in parameters.items() if direction in name} for direction in DIRECTIONS]
     return split if any(split) else [parameters]
@@ -66,12 +66,12 @@ def recurrent(run: Run, lstm: bool) -> Callable[..., Outputs]:
     @takes(Recurrent, "inputs", *WITHOUT_LENGTHS)
     def call(call: Recurrent) -> Outputs:
         def layer(parameters: Parameters, inputs: Array, state: Array | None) -> tuple[Array, Array]:
-            directions = directed(parameters)
+            directions = split_directions(parameters)
             first = None if state is None else carry_of(state, len(directions), lstm)
             carry, outputs = run(directions, inputs, first, call.hidden_size)
             return outputs, state_of(carry, len(directions), lstm)
 
-        return stacked(layer, call.parameters, call.inputs, call.state, jnp.concatenate)
+        return run_stack(layer, call.parameters, call.inputs, call.state, jnp.concatenate)
 
     return call
 

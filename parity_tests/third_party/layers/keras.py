@@ -16,7 +16,7 @@ import tensorflow as tf
 
 import backends.tf
 from backends.tf import runtime
-from parity_tests.third_party.layers.shared import RECURRENT, backend_layers, matching, stacked
+from parity_tests.third_party.layers.shared import RECURRENT, backend_layers, matching, run_stack
 from parity_tests.third_party.signatures import Attention, Outputs, Recurrent, Transformer, takes
 from parity_tests.workers.target import NotImplementedHere
 
@@ -89,7 +89,7 @@ def recurrent(made: type[keras.layers.GRU] | type[keras.layers.LSTM]) -> Callabl
             ordered = [last[direction * each + place] for place in range(each) for direction in range(directions)]
             return outputs, tf.concat(ordered, axis=-1)[None]
 
-        return stacked(run, call.parameters, call.inputs, call.state, lambda states: tf.concat(states, axis=0))
+        return run_stack(run, call.parameters, call.inputs, call.state, lambda states: tf.concat(states, axis=0))
 
     return call
 
@@ -109,7 +109,7 @@ def multi_head(queries: Tensor, num_heads: int, head_size: int, bias: bool) -> k
     return keras.layers.MultiHeadAttention(num_heads, head_size, use_bias=bias, dtype=queries.dtype.name)
 
 
-def attended(layer: keras.layers.Layer, call: Attention) -> Outputs:
+def attend(layer: keras.layers.Layer, call: Attention) -> Outputs:
     """Context and weights: attention_mask is True where a key is open; values come before keys."""
     queries, keys, values = call.queries, call.keys, call.values
     layer.build(queries.shape, values.shape, keys.shape)
@@ -124,7 +124,7 @@ def attended(layer: keras.layers.Layer, call: Attention) -> Outputs:
 def MultiHeadAttention(call: Attention) -> Outputs:
     """keras.layers.MultiHeadAttention."""
     size = (call.hidden_size or call.query_size) // call.num_heads
-    return attended(multi_head(call.queries, call.num_heads, size, call.bias), call)
+    return attend(multi_head(call.queries, call.num_heads, size, call.bias), call)
 
 
 @takes(Attention, *HEADS, "num_key_heads")
@@ -133,7 +133,7 @@ def group_query(call: Attention) -> Outputs:
     size = (call.hidden_size or call.query_size) // call.num_heads
     heads = call.num_heads, call.num_key_heads or call.num_heads
     dtype = call.queries.dtype.name
-    return attended(keras.layers.GroupQueryAttention(size, *heads, use_bias=call.bias, dtype=dtype), call)
+    return attend(keras.layers.GroupQueryAttention(size, *heads, use_bias=call.bias, dtype=dtype), call)
 
 
 grouped = SimpleNamespace(MultiHeadAttention=group_query)
@@ -257,7 +257,7 @@ def TransformerDecoderLayer(call: Transformer) -> Outputs:
 # ------------------------------------------------------------------------------------------------ from their formulas
 
 
-def pooled(scores: Tensor, call: Attention) -> Outputs:
+def pool(scores: Tensor, call: Attention) -> Outputs:
     """Context and weights, with -inf where a key is hidden."""
     mask = open_steps(call.values, call.valid_lens)
     if mask is not None:
@@ -266,7 +266,7 @@ def pooled(scores: Tensor, call: Attention) -> Outputs:
     return weights @ call.values, weights
 
 
-def named(parameters: Parameters, name: str) -> Any:
+def variable_named(parameters: Parameters, name: str) -> Any:
     """The variable whose path ends in that name, if there is one."""
     return next((array for path, array in parameters.items() if path.removesuffix(":0").endswith(name)), None)
 
@@ -277,21 +277,23 @@ def bahdanau(call: Attention) -> Outputs:
 
     Only with normalize=True does v have a gain and a bias.
     """
-    v, gain, bias = (named(call.parameters, f"attention_{name}") for name in "vgb")
-    hidden = (call.queries @ named(call.parameters, "query_layer/kernel"))[:, :, None]
-    hidden += (call.keys @ named(call.parameters, "memory_layer/kernel"))[:, None]
+    v, gain, bias = (variable_named(call.parameters, f"attention_{name}") for name in "vgb")
+    hidden = (call.queries @ variable_named(call.parameters, "query_layer/kernel"))[:, :, None]
+    hidden += (call.keys @ variable_named(call.parameters, "memory_layer/kernel"))[:, None]
     if gain is not None:
         v = gain * v / tf.sqrt(tf.reduce_sum(v * v))
         hidden += bias
-    return pooled(tf.reduce_sum(v * tf.tanh(hidden), axis=-1), call)
+    return pool(tf.reduce_sum(v * tf.tanh(hidden), axis=-1), call)
 
 
 @takes(Attention, "valid_lens")
 def luong(call: Attention) -> Outputs:
     """tfa.seq2seq.LuongAttention: scores = g queries · (keys W_memory), with the factor g only with scale=True."""
-    scores = tf.matmul(call.queries, call.keys @ named(call.parameters, "memory_layer/kernel"), transpose_b=True)
-    gain = named(call.parameters, "attention_g")
-    return pooled(scores if gain is None else gain * scores, call)
+    scores = tf.matmul(
+        call.queries, call.keys @ variable_named(call.parameters, "memory_layer/kernel"), transpose_b=True
+    )
+    gain = variable_named(call.parameters, "attention_g")
+    return pool(scores if gain is None else gain * scores, call)
 
 
 addons = SimpleNamespace(AdditiveAttention=bahdanau, GeneralAttention=luong)

@@ -98,7 +98,7 @@ def encoder(made: type[rnn.GRU] | type[rnn.LSTM]) -> Callable[..., Outputs]:
 GRUEncoder, LSTMEncoder = encoder(rnn.GRU), encoder(rnn.LSTM)
 
 
-def projected(parameters: Parameters, name: str, inputs: Array) -> Array:
+def project(parameters: Parameters, name: str, inputs: Array) -> Array:
     """An nn.Dense of that name over the last axis, with a bias if there is one."""
     arrays = part_of(parameters, name)
     outputs = np.dot(inputs, arrays["weight"].T)
@@ -125,12 +125,12 @@ def BahdanauDecoder(
     layer = made(hidden_size, num_layers, "NTC", input_size=encoder_outputs.shape[-1] + embed_size)
     load(layer, part_of(parameters, "rnn"))
     embedded = np.take(part_of(parameters, "embedding")["weight"], tokens, axis=0)
-    keys = projected(parameters, "attention.W_k", encoder_outputs)
+    keys = project(parameters, "attention.W_k", encoder_outputs)
     parts = [state[..., start : start + hidden_size] for start in range(0, state.shape[-1], hidden_size)]
     logits, weights = [], []
     for step in range(tokens.shape[1]):
-        query = projected(parameters, "attention.W_q", parts[0][-1])[:, None]
-        scores = projected(parameters, "attention.w_v", np.tanh(query + keys)).swapaxes(1, 2)
+        query = project(parameters, "attention.W_q", parts[0][-1])[:, None]
+        scores = project(parameters, "attention.w_v", np.tanh(query + keys)).swapaxes(1, 2)
         if valid_lens is not None:
             opened = np.arange(keys.shape[1], dtype=valid_lens.dtype) < valid_lens[:, None]
             scores = np.where(opened[:, None], scores, np.full_like(scores, -1e6))
@@ -139,6 +139,6 @@ def BahdanauDecoder(
         inputs = np.concatenate([context, embedded[:, step : step + 1]], axis=-1)
         outputs, last = layer(inputs, parts)
         parts = list(last)
-        logits.append(projected(parameters, "dense", outputs))
+        logits.append(project(parameters, "dense", outputs))
         weights.append(weight)
     return np.concatenate(logits, axis=1), np.concatenate(parts, axis=-1), np.concatenate(weights, axis=1)

@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from parity_tests.third_party.layers.shared import stacked
+from parity_tests.third_party.layers.shared import run_stack
 from parity_tests.third_party.signatures import Outputs, Recurrent, takes
 
 Parameters = dict[str, np.ndarray]
@@ -55,7 +55,7 @@ def recurrent(operator: str) -> Callable[..., Outputs]:
         ) -> tuple[np.ndarray, np.ndarray]:
             return one(operator, parameters, inputs, call.valid_lens, state)
 
-        return stacked(layer, call.parameters, call.inputs, call.state, np.concatenate)
+        return run_stack(layer, call.parameters, call.inputs, call.state, np.concatenate)
 
     return call
 

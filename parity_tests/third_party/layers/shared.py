@@ -20,7 +20,7 @@ Load = Callable[[Any, Mapping[str, Any]], Any]
 def backend_layers(package: Any, runtime: Any, load: Load, dtype_of: Callable[[Any], str]) -> SimpleNamespace:
     """A target whose layers are a backend's, loaded as users of its framework load a file."""
 
-    def called(layer: Layer) -> Callable[..., Any]:
+    def as_function(layer: Layer) -> Callable[..., Any]:
         options = {option.name for option in layer.options}
 
         def call(parameters: Mapping[str, Any], **arguments: Any) -> Any:
@@ -31,10 +31,10 @@ def backend_layers(package: Any, runtime: Any, load: Load, dtype_of: Callable[[A
 
         return call
 
-    return SimpleNamespace(**{layer.name: called(layer) for layer in LAYERS})
+    return SimpleNamespace(**{layer.name: as_function(layer) for layer in LAYERS})
 
 
-def stacked(
+def run_stack(
     run: Callable[[dict[str, Any], Any, Any], tuple[Any, Any]],
     parameters: Mapping[str, Any],
     inputs: Any,

@@ -21,7 +21,7 @@ Parameters: TypeAlias = dict[str, torch.Tensor]
 Tensor: TypeAlias = torch.Tensor
 
 
-def loaded(layer: nn.Module, parameters: Mapping[str, Tensor]) -> nn.Module:
+def load_state(layer: nn.Module, parameters: Mapping[str, Tensor]) -> nn.Module:
     """The layer with that state_dict, whatever prefix its names have, in its dtype and place, in evaluation mode."""
     layer = layer.to(next(iter(parameters.values())))
     known = layer.state_dict()
@@ -30,7 +30,7 @@ def loaded(layer: nn.Module, parameters: Mapping[str, Tensor]) -> nn.Module:
 
 
 attention_parity = backend_layers(
-    backends.torch, runtime, loaded, lambda tensor: str(tensor.dtype).removeprefix("torch.")
+    backends.torch, runtime, load_state, lambda tensor: str(tensor.dtype).removeprefix("torch.")
 )
 
 
@@ -49,7 +49,7 @@ def run(made: type[nn.GRU] | type[nn.LSTM], call: Recurrent) -> Outputs:
     inputs = call.inputs
     if call.valid_lens is not None:
         inputs = pack_padded_sequence(inputs, call.valid_lens, batch_first=True, enforce_sorted=False)
-    outputs, last = loaded(layer, call.parameters)(inputs, first)
+    outputs, last = load_state(layer, call.parameters)(inputs, first)
     if call.valid_lens is not None:
         outputs, _ = pad_packed_sequence(outputs, batch_first=True, total_length=steps)
     parts = torch.stack(last if made is nn.LSTM else (last,))
@@ -80,7 +80,7 @@ def MultiHeadAttention(call: Attention) -> Outputs:
     )
     hidden = None if call.valid_lens is None else hidden_keys(call.keys, call.valid_lens)
     keywords = {"key_padding_mask": hidden, "need_weights": True, "average_attn_weights": not call.per_head}
-    return loaded(layer, call.parameters)(*arrays, **keywords)
+    return load_state(layer, call.parameters)(*arrays, **keywords)
 
 
 # ------------------------------------------------------------------------------------------------ Transformer
@@ -94,7 +94,7 @@ ACTIVATIONS = {
 }
 
 
-def made(kind: Any, features: int, call: Transformer | Stacks, **sizes: int) -> Any:
+def make_layer(kind: Any, features: int, call: Transformer | Stacks, **sizes: int) -> Any:
     """A Transformer of PyTorch, or a layer of one, with the options of the call."""
     return kind(
         features,
@@ -111,7 +111,7 @@ def made(kind: Any, features: int, call: Transformer | Stacks, **sizes: int) -> 
 
 def transformer(kind: type[nn.TransformerEncoderLayer] | type[nn.TransformerDecoderLayer], call: Transformer) -> Any:
     """A layer with the parameters of the call."""
-    return loaded(made(kind, call.inputs.shape[-1], call), call.parameters)
+    return load_state(make_layer(kind, call.inputs.shape[-1], call), call.parameters)
 
 
 def weights_of(attention: nn.MultiheadAttention) -> list[Tensor]:
@@ -129,12 +129,12 @@ def later_steps(inputs: Tensor) -> Tensor:
 
 def LayerNorm(parameters: Parameters, inputs: Tensor, *, bias: bool = True, epsilon: float) -> Tensor:
     """torch.nn.LayerNorm."""
-    return loaded(nn.LayerNorm(inputs.shape[-1], epsilon, bias=bias), parameters)(inputs)
+    return load_state(nn.LayerNorm(inputs.shape[-1], epsilon, bias=bias), parameters)(inputs)
 
 
 def RMSNorm(parameters: Parameters, inputs: Tensor, *, epsilon: float) -> Tensor:
     """torch.nn.RMSNorm."""
-    return loaded(nn.RMSNorm(inputs.shape[-1], epsilon), parameters)(inputs)
+    return load_state(nn.RMSNorm(inputs.shape[-1], epsilon), parameters)(inputs)
 
 
 @takes(Transformer, *SUBLAYERS, "causal")
@@ -182,7 +182,7 @@ def between(stack: nn.Module, parameters: Parameters, start: str = "") -> None:
         stack.dense = nn.Linear(*reversed(parameters[f"{start}dense.weight"].shape))
 
 
-def embedded(stack: Any, tokens: Tensor, call: Stacks) -> Tensor:
+def embed(stack: Any, tokens: Tensor, call: Stacks) -> Tensor:
     """The input of a stack: √features times the embedded tokens, and their positions."""
     vectors = call.features**0.5 * stack.embedding(tokens.long())
     steps = torch.arange(tokens.shape[1])
@@ -197,10 +197,10 @@ def embedded(stack: Any, tokens: Tensor, call: Stacks) -> Tensor:
     return vectors + torch.stack((angles.sin(), angles.cos()), -1).flatten(1).to(vectors)
 
 
-def encoded(stack: nn.TransformerEncoder, tokens: Tensor, call: Stacks) -> tuple[Tensor, Tensor]:
+def encode(stack: nn.TransformerEncoder, tokens: Tensor, call: Stacks) -> tuple[Tensor, Tensor]:
     """The outputs of an encoder, and the weights of all layers and heads; padded steps are 0 around every layer."""
     weights = [weights_of(layer.self_attn) for layer in stack.layers]
-    inputs = embedded(stack, tokens, call)
+    inputs = embed(stack, tokens, call)
     mask, hidden = later_steps(inputs) if call.causal else None, None
     if call.valid_lens is not None:
         hidden = hidden_keys(inputs, call.valid_lens)
@@ -210,10 +210,10 @@ def encoded(stack: nn.TransformerEncoder, tokens: Tensor, call: Stacks) -> tuple
     return stack(inputs, mask, hidden), torch.stack([of_heads for (of_heads,) in weights])
 
 
-def decoded(stack: nn.TransformerDecoder, tokens: Tensor, memory: Tensor, call: Stacks) -> tuple[Tensor, Tensor]:
+def decode(stack: nn.TransformerDecoder, tokens: Tensor, memory: Tensor, call: Stacks) -> tuple[Tensor, Tensor]:
     """The logits of a decoder, and the weights of all layers and heads over the memory."""
     weights = [weights_of(layer.multihead_attn) for layer in stack.layers]
-    inputs = embedded(stack, tokens, call)
+    inputs = embed(stack, tokens, call)
     hidden = None if call.valid_lens is None else hidden_keys(memory, call.valid_lens)
     outputs = stack(inputs, memory, later_steps(inputs), memory_key_padding_mask=hidden)
     return stack.dense(outputs), torch.stack([of_heads for (of_heads,) in weights])
@@ -222,20 +222,20 @@ def decoded(stack: nn.TransformerDecoder, tokens: Tensor, memory: Tensor, call: 
 @takes(Stacks, "tokens", *STACKED, "causal")
 def TransformerEncoder(call: Stacks) -> Outputs:
     """torch.nn.TransformerEncoder behind an nn.Embedding."""
-    layer = made(nn.TransformerEncoderLayer, call.features, call)
+    layer = make_layer(nn.TransformerEncoderLayer, call.features, call)
     stack = nn.TransformerEncoder(layer, call.num_layers, last_norm(call), enable_nested_tensor=False)
     between(stack, call.parameters)
-    return encoded(loaded(stack, call.parameters), call.tokens, call)
+    return encode(load_state(stack, call.parameters), call.tokens, call)
 
 
 @takes(Stacks, "tokens", "encoder_outputs", *STACKED, "per_head")
 def TransformerDecoder(call: Stacks) -> Outputs:
     """torch.nn.TransformerDecoder between an nn.Embedding and an nn.Linear."""
     stack = nn.TransformerDecoder(
-        made(nn.TransformerDecoderLayer, call.features, call), call.num_layers, last_norm(call)
+        make_layer(nn.TransformerDecoderLayer, call.features, call), call.num_layers, last_norm(call)
     )
     between(stack, call.parameters)
-    logits, weights = decoded(loaded(stack, call.parameters), call.tokens, call.encoder_outputs, call)
+    logits, weights = decode(load_state(stack, call.parameters), call.tokens, call.encoder_outputs, call)
     return logits, weights if call.per_head else weights[-1].mean(1)
 
 
@@ -243,19 +243,19 @@ def TransformerDecoder(call: Stacks) -> Outputs:
 def TransformerTranslator(call: Stacks) -> Outputs:
     """torch.nn.Transformer between an nn.Embedding of each language and an nn.Linear."""
     sizes = {"num_encoder_layers": call.num_layers, "num_decoder_layers": call.num_layers}
-    model = made(nn.Transformer, call.features, call, **sizes)
+    model = make_layer(nn.Transformer, call.features, call, **sizes)
     for name in ("encoder", "decoder"):
         between(getattr(model, name), call.parameters, f"{name}.")
-    model = loaded(model, call.parameters)
-    memory, _ = encoded(model.encoder, call.source, call)
-    logits, weights = decoded(model.decoder, call.inputs, memory, call)
+    model = load_state(model, call.parameters)
+    memory, _ = encode(model.encoder, call.source, call)
+    logits, weights = decode(model.decoder, call.inputs, memory, call)
     return logits, weights[-1].mean(1)
 
 
 # ------------------------------------------------------------------------------------------------ from their formulas
 
 
-def pooled(scores: Tensor, call: Attention) -> Outputs:
+def pool(scores: Tensor, call: Attention) -> Outputs:
     """Context and weights, with -inf where a key is hidden."""
     if call.valid_lens is not None:
         scores = scores.masked_fill(hidden_keys(call.values, call.valid_lens)[:, None], float("-inf"))
@@ -300,7 +300,7 @@ def BahdanauDecoder(
     """
     embedding, arrays = part_of(parameters, "embedding")["weight"], part_of(parameters, "rnn")
     made = nn.LSTM if cell == "lstm" else nn.GRU
-    rnn = loaded(made(arrays["weight_ih_l0"].shape[1], hidden_size, num_layers, batch_first=True), arrays)
+    rnn = load_state(made(arrays["weight_ih_l0"].shape[1], hidden_size, num_layers, batch_first=True), arrays)
     parts = tuple(part.contiguous() for part in state.split(hidden_size, -1))
     keys = linear(parameters, "attention.W_k", encoder_outputs)
     logits, weights = [], []
@@ -322,7 +322,7 @@ def BahdanauDecoder(
 @takes(Attention, "valid_lens")
 def GeneralAttention(call: Attention) -> Outputs:
     """OpenNMT-py's GlobalAttention up to its context, attn_type="general": scores = linear_in(queries) · keys."""
-    return pooled(linear(call.parameters, "linear_in", call.queries) @ call.keys.mT, call)
+    return pool(linear(call.parameters, "linear_in", call.queries) @ call.keys.mT, call)
 
 
 @takes(Attention, "valid_lens")
@@ -330,10 +330,10 @@ def AdditiveAttention(call: Attention) -> Outputs:
     """The same with attn_type="mlp": scores = v tanh(linear_query(queries) + linear_context(keys))."""
     hidden = linear(call.parameters, "linear_query", call.queries)[:, :, None]
     hidden = hidden + linear(call.parameters, "linear_context", call.keys)[:, None]
-    return pooled(linear(call.parameters, "v", torch.tanh(hidden))[..., 0], call)
+    return pool(linear(call.parameters, "v", torch.tanh(hidden))[..., 0], call)
 
 
 @takes(Attention, "valid_lens", "scale")
 def DotProductAttention(call: Attention) -> Outputs:
     """The same with attn_type="dot": scores = queries · keys, without a scale."""
-    return pooled(call.queries @ call.keys.mT, call)
+    return pool(call.queries @ call.keys.mT, call)
