@@ -55,7 +55,7 @@ class Attention(Specified):
         mask: np.ndarray | None,
         position: np.ndarray | None = None,
     ) -> Memory:
-        """Prepare keys of which the first has that position; it matters to rotary positions alone."""
+        """Prepare keys, the first at `position`, which only rotary positions read."""
         memory = zero_masked(
             self._to_batch_first(promote(keys)), self._to_batch_first(promote(values)), valid_lens, mask
         )
@@ -192,7 +192,7 @@ class DotProductAttention(Attention):
         super().__init__(dropout=dropout, scale=scale, softcap=softcap, time_major=time_major)
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give scale · q·k, bounded by softcap."""
+        """Return scale · q·k, bounded by softcap."""
         return scaled_dot_score(queries, keys, scale=self.sizes["scale"], softcap=self.sizes["softcap"])
 
 
@@ -216,11 +216,11 @@ class AdditiveAttention(Attention):
         )
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
-        """Give W_k k."""
+        """Return W_k k."""
         return linear(keys, self.parameters["W_k"])
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give w_v · tanh(W_q q + W_k k)."""
+        """Return w_v · tanh(W_q q + W_k k)."""
         return additive_score(linear(queries, self.parameters["W_q"]), keys, self.parameters["w_v"])
 
 
@@ -236,11 +236,11 @@ class GeneralAttention(Attention):
         super().__init__(query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major)
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
-        """Give W k."""
+        """Return W k."""
         return linear(keys, self.parameters["W"])
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give q·W k."""
+        """Return q·W k."""
         return dot_score(queries, keys)
 
 
@@ -274,11 +274,11 @@ class ConcatAttention(Attention):
         )
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
-        """Give W [0; k] + b."""
+        """Return W [0; k] + b."""
         return linear(keys, self.parameters["W"][..., self.sizes["query_size"] :], self.parameters.get("b"))
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give V · tanh(W [q; 0] + W [0; k] + b)."""
+        """Return V · tanh(W [q; 0] + W [0; k] + b)."""
         queries = linear(queries, self.parameters["W"][..., : self.sizes["query_size"]])
         return additive_score(queries, keys, self.parameters["v"])
 
@@ -295,7 +295,7 @@ class CosineAttention(Attention):
         super().__init__(dropout=dropout, scale=scale, time_major=time_major)
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give scale · q·k/(‖q‖ ‖k‖)."""
+        """Return scale · q·k/(‖q‖ ‖k‖)."""
         return cosine_score(queries, keys, scale=self.sizes["scale"])
 
 
@@ -314,7 +314,7 @@ class LocationAttention(Attention):
         super().__init__(query_size=query_size, num_positions=num_positions, dropout=dropout, time_major=time_major)
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give W q, at the positions of the keys."""
+        """Return W q, at the positions of the keys."""
         return location_score(keys.shape[-2], linear(queries, self.parameters["W"]))
 
 
@@ -336,7 +336,7 @@ class KernelAttention(Attention):
             self.parameters["w"] = np.array(1.0 / width)
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give -½ ‖(q - k) w‖²."""
+        """Return -½ ‖(q - k) w‖²."""
         return gaussian_score(queries, keys, self.parameters.get("w", np.array(1.0 / self.sizes["width"])))
 
 

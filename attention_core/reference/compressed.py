@@ -76,7 +76,7 @@ class LowRankAttention(ShortenedAttention):
         super().__init__(num_positions=num_positions, rank=rank, scale=scale, dropout=dropout)
 
     def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
-        """Give E keys and F values, all of them open where any key is."""
+        """Return E keys and F values, all of them open where any key is."""
         E, F = (align(self.parameters[name][..., : keys.shape[-2]], 2, keys.ndim) for name in "EF")
         opened = np.any(mask, axis=-1, keepdims=True)
         return Memory(E @ keys, F @ values, np.repeat(opened, self.sizes["rank"], axis=-1))
@@ -194,7 +194,7 @@ class CompressedAttention(ShortenedAttention):
         )
 
     def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
-        """Give a key and a value for each block, open where any of its keys is."""
+        """Return a key and a value for each block, open where any of its keys is."""
         steps = keys, values, mask[..., 0, :, None]
         keys, values, opened = (joined_blocks(array, self.sizes["stride"]) for array in steps)
         opened = np.any(opened, axis=-1, keepdims=True)[..., None, :, 0]

@@ -39,7 +39,7 @@ def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | N
 
 
 def extended(memory: Memory, steps: Memory, position: np.ndarray | None) -> Memory:
-    """The memory with prepared steps behind its keys, or in place of those from position on."""
+    """Append prepared steps to the memory, or with position replace the keys from there."""
     num_keys, num_steps = memory.keys.shape[-2], steps.keys.shape[-2]
     keys, values = joined(memory.keys, steps.keys, -2), joined(memory.values, steps.values, -2)
     mask = joined_masks(memory, steps)
@@ -73,5 +73,5 @@ def joined(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
 
 
 def picked(array: np.ndarray, order: np.ndarray, axis: int) -> np.ndarray:
-    """The entries of an array in that order along an axis."""
+    """Return the entries of an array along an axis, in this order."""
     return np.take_along_axis(array, order.reshape(*[1] * (array.ndim - order.ndim), *order.shape), axis)

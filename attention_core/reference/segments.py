@@ -102,7 +102,7 @@ class SegmentAttention(Specified):
         return (queries + self._added("u", queries)) @ keys.swapaxes(-1, -2)
 
     def _by_distance(self, queries: np.ndarray, distance: np.ndarray) -> np.ndarray:
-        """Inner products of the queries with the distances of the keys, of those that are not later."""
+        """Inner products of the queries with the distances of the keys up to the query's own."""
         num_keys, rank = distance.shape[-1], queries.ndim - 1
         encoded = self.positions(np.zeros((1, num_keys, self.sizes["query_size"])))
         encoded = linear(encoded.reshape((1,) * (rank - 2) + encoded.shape[1:]), self.parameters["W_r"])

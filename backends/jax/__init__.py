@@ -16,6 +16,7 @@ from backends import absence
 if absence("jax"):
     raise ModuleNotFoundError(absence("jax"))
 
+from backends.jax import blocked as blocked  # registers its kernels
 from backends.jax.attention import *
 from backends.jax.compressed import *
 from backends.jax.decoders import *

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +20,11 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
+from backends.jax import kernels
 from backends.jax.arrays import Lengths, Offset
-from backends.jax.blocked.additive import ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE, blocked_additive_attention
-from backends.jax.blocked.choice import use_blocks
-from backends.jax.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
-from backends.jax.masking import aligned, biased, open_keys, open_to, softmax_over
-from backends.jax.memory import Memory, extended, in_heads, one_mask, zero_masked
-from backends.jax.module import Specified, at_dtype, cast, drawn, drawn_mask, dropout_layer, drops
+from backends.jax.masking import add_bias, open_keys, open_to, softmax_over
+from backends.jax.memory import Memory, extend_memory, in_heads, zero_masked
+from backends.jax.module import Specified, at_dtype, cast, draw_mask, draw_parameter, dropout_layer, drops
 from backends.jax.pooling import average
 from backends.jax.scoring import (
     _additive_score,
@@ -51,18 +49,31 @@ Answer = tuple[jax.Array, jax.Array | Any]
 """Context and weights, which are None without need_weights."""
 
 
+class Form(NamedTuple):
+    """A score of a query q and a projected key k, as kernels compute it.
+
+    w_v · tanh(W_q q + k), or without w_v: scale · q·k, bounded by softcap
+    """
+
+    W_q: Callable[[jax.Array], jax.Array] | None = None
+    w_v: nnx.Param | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def project(self, queries: jax.Array) -> jax.Array:
+        """Return W_q q."""
+        return queries if self.W_q is None else self.W_q(queries)
+
+
 class Attention(Specified):
     """What the attention layers share: prepare, attend and a call, around one score.
 
     context, weights = attention_pooling(score(queries, project(keys)), values)
     """
 
-    _bounded = False
-    """Whether scores are finite for all queries and keys, as a sum of tanh is."""
-
-    def __init__(self, rngs: nnx.Rngs | None, dtype: DTypeLike | None = None, **options: Any) -> None:
-        super().__init__(dtype, **options)
-        self.dropout = dropout_layer(self.sizes.get("dropout", 0.0), rngs)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
+        self.dropout = dropout_layer(self.sizes.get("dropout", 0.0), arguments["rngs"])
 
     @at_dtype
     def prepare(
@@ -129,7 +140,7 @@ class Attention(Specified):
         given: dict[str, Any] = {"valid_lens": valid_lens, "mask": mask, "position": position}
         self._check("extend", memory=memory, keys=keys, values=values, **given)
         first = memory.keys.shape[-2] if position is None else position
-        return extended(memory, self._prepare(keys, values, valid_lens, mask, first), position)
+        return extend_memory(memory, self._prepare(keys, values, valid_lens, mask, first), position)
 
     @at_dtype
     def attend(
@@ -248,44 +259,23 @@ class Attention(Specified):
 
         context, weights = attention_pooling(scored.score(queries, memory.keys) + bias, memory.values)
         """
-        dropped = dropout_mask is not None or drops(self.dropout)
-        blocked = None if dropped else scored._in_blocks(queries, memory, need_weights, bias)
-        if blocked is not None:
-            return blocked
+        form, is_dropped = scored._form(queries.shape[-1]), dropout_mask is not None or drops(self.dropout)
+        if form is not None and not is_dropped:
+            kernel = kernels.of("attention", form, queries, memory, need_weights, bias)
+            if kernel is not None:
+                return kernel(form, queries, memory, need_weights, bias)
         memory = in_heads(memory, queries)
         scores = scored._score(queries, memory.keys)
         if bias is not None:
-            scores = biased(scores, bias)
+            scores = add_bias(scores, bias)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores)
+            dropout_mask = draw_mask(self.dropout, scores)
         allowed = open_keys(scores, memory.mask)
         weights = softmax_over(scores, allowed)
         # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
-        context = average(weights, memory.values, None if scored._bounded and bias is None else allowed, dropout_mask)
+        is_bounded = form is not None and form.w_v is not None and bias is None
+        context = average(weights, memory.values, None if is_bounded else allowed, dropout_mask)
         return context, weights if need_weights else None
-
-    def _in_blocks(
-        self, queries: jax.Array, memory: Memory, need_weights: bool, bias: jax.Array | None
-    ) -> Answer | None:
-        """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
-
-        For the context alone: inner products do from DOT_MIN_ELEMENTS elements of one head on, additive scores from
-        ADDITIVE_MIN_ELEMENTS of all.
-        """
-        if need_weights:
-            return None
-        scale, one_head = self._dot_scale(queries.shape[-1]), jax.ShapeDtypeStruct(queries.shape[-2:], queries.dtype)
-        if scale is not None and use_blocks(one_head, memory.keys, DOT_MIN_ELEMENTS):
-            added = None if bias is None else aligned(bias, queries.ndim)
-            softcap = self.sizes.get("softcap")
-            return blocked_dot_attention(queries, *memory, scale=scale, softcap=softcap, bias=added), None
-        # Of queries and keys it is the keys that are projected by now.
-        terms = None
-        if bias is None and use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE):
-            terms = self._additive_terms(queries)
-        if terms is None:
-            return None
-        return blocked_additive_attention(terms[0], *in_heads(memory, queries), terms[1]), None
 
     def _project(self, keys: jax.Array) -> jax.Array:
         """Project the keys: the identity, unless a layer overrides it."""
@@ -295,12 +285,8 @@ class Attention(Specified):
         """Score each query against each projected key."""
         raise NotImplementedError
 
-    def _dot_scale(self, features: int) -> float | None:
-        """Give the factor of q·k if the score is an inner product with a projected key, else None."""
-        return None
-
-    def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array] | None:
-        """Give the projected queries and w_v if the score is w_v · tanh(q + k) with a projected key, else None."""
+    def _form(self, features: int) -> Form | None:
+        """Return the form of the score of queries with so many features; None if it is neither of the two."""
         return None
 
     def _to_batch_first(self, array: jax.Array) -> jax.Array:
@@ -319,14 +305,10 @@ class Attention(Specified):
         need_weights: bool,
         dropout_mask: jax.Array | None,
     ) -> Memory:
-        """Prepare for one call: blocks of inner products clear what they read, so that no copy is needed."""
-        dropped = dropout_mask is not None or drops(self.dropout)
-        rows, columns = self._to_batch_first(queries), self._to_batch_first(keys)
-        one_head = jax.ShapeDtypeStruct(rows.shape[-2:], rows.dtype)
-        blocked = isinstance(self, DotProductAttention) and use_blocks(one_head, columns, DOT_MIN_ELEMENTS)
-        if need_weights or dropped or not blocked:
-            return self._prepare(keys, values, valid_lens, mask)
-        return Memory(columns, self._to_batch_first(values), one_mask(columns, valid_lens, mask))
+        """Prepare for one call: what the plain formula reads, or the kernel that serves the call."""
+        given, is_dropped = (queries, keys, values, valid_lens, mask, need_weights), drops(self.dropout)
+        kernel = None if is_dropped or dropout_mask is not None else kernels.of("memory", self, *given)
+        return self._prepare(keys, values, valid_lens, mask) if kernel is None else kernel(self, *given)
 
 
 class DotProductAttention(Attention):
@@ -361,16 +343,15 @@ class DotProductAttention(Attention):
         time_major: bool = False,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        super().__init__(rngs, dropout=dropout, scale=scale, softcap=softcap, time_major=time_major)
-
-    def _dot_scale(self, features: int) -> float:
-        """Give the scale, 1/√features by default."""
-        scale = self.sizes["scale"]
-        return float(max(features, 1) ** -0.5 if scale is None else scale)
+        super().__init__(locals())
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give scale · q·k, bounded by softcap."""
+        """Return scale · q·k, bounded by softcap."""
         return _scaled_dot_score(queries, keys, self.sizes["scale"], self.sizes["softcap"])
+
+    def _form(self, features: int) -> Form:
+        scale = self.sizes["scale"]
+        return Form(scale=max(features, 1) ** -0.5 if scale is None else scale, softcap=self.sizes["softcap"])
 
 
 class AdditiveAttention(Attention):
@@ -400,7 +381,6 @@ class AdditiveAttention(Attention):
     """
 
     specification = ADDITIVE_ATTENTION
-    _bounded = True
 
     def __init__(
         self,
@@ -414,31 +394,21 @@ class AdditiveAttention(Attention):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            rngs,
-            dtype,
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-        )
+        super().__init__(locals())
         self.W_q = nnx.Linear(query_size, hidden_size, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.W_k = nnx.Linear(key_size, hidden_size, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
-        self.w_v = drawn((hidden_size,), hidden_size, param_dtype, rngs)
+        self.w_v = draw_parameter((hidden_size,), hidden_size, param_dtype, rngs)
 
     def _project(self, keys: jax.Array) -> jax.Array:
-        """Give W_k k."""
+        """Return W_k k."""
         return self.W_k(keys)
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give w_v · tanh(W_q q + W_k k)."""
-        projected, w_v = self._additive_terms(queries)
-        return _additive_score(projected, keys, w_v)
+        """Return w_v · tanh(W_q q + k)."""
+        return _additive_score(self.W_q(queries), keys, cast(self.w_v, queries))
 
-    def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Give W_q q, and w_v."""
-        return self.W_q(queries), cast(self.w_v, queries)
+    def _form(self, features: int) -> Form:
+        return Form(W_q=self.W_q, w_v=self.w_v)
 
 
 class GeneralAttention(Attention):
@@ -477,20 +447,19 @@ class GeneralAttention(Attention):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(rngs, dtype, query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major)
+        super().__init__(locals())
         self.W = nnx.Linear(key_size, query_size, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
     def _project(self, keys: jax.Array) -> jax.Array:
-        """Give W k."""
+        """Return W k."""
         return self.W(keys)
 
-    def _dot_scale(self, features: int) -> float:
-        """Give 1: W is in the projected key."""
-        return 1.0
-
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give q·W k."""
+        """Return q·k."""
         return _dot_score(queries, keys)
+
+    def _form(self, features: int) -> Form:
+        return Form()
 
 
 class ConcatAttention(Attention):
@@ -523,7 +492,6 @@ class ConcatAttention(Attention):
     """
 
     specification = CONCAT_ATTENTION
-    _bounded = True
 
     def __init__(
         self,
@@ -538,35 +506,24 @@ class ConcatAttention(Attention):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            rngs,
-            dtype,
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            bias=bias,
-            time_major=time_major,
-        )
+        super().__init__(locals())
         self.W = nnx.Linear(
             query_size + key_size, hidden_size, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs
         )
-        self.b = drawn((hidden_size,), query_size + key_size, param_dtype, rngs) if bias else None
-        self.v = drawn((hidden_size,), hidden_size, param_dtype, rngs)
+        self.b = draw_parameter((hidden_size,), query_size + key_size, param_dtype, rngs) if bias else None
+        self.v = draw_parameter((hidden_size,), hidden_size, param_dtype, rngs)
 
     def _project(self, keys: jax.Array) -> jax.Array:
-        """Give W [0; k] + b."""
+        """Return W [0; k] + b."""
         projected = keys @ cast(self.W.kernel, keys)[self.sizes["query_size"] :]
         return projected if self.b is None else projected + cast(self.b, keys)
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give v · tanh(W [q; 0] + W [0; k] + b)."""
-        projected, v = self._additive_terms(queries)
-        return _additive_score(projected, keys, v)
+        """Return v · tanh(W [q; 0] + k)."""
+        return _additive_score(self._form(queries.shape[-1]).project(queries), keys, cast(self.v, queries))
 
-    def _additive_terms(self, queries: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Give W [q; 0], and v."""
-        return queries @ cast(self.W.kernel, queries)[: self.sizes["query_size"]], cast(self.v, queries)
+    def _form(self, features: int) -> Form:
+        return Form(W_q=lambda queries: queries @ cast(self.W.kernel, queries)[:features], w_v=self.v)
 
 
 class CosineAttention(Attention):
@@ -596,10 +553,10 @@ class CosineAttention(Attention):
         time_major: bool = False,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        super().__init__(rngs, dropout=dropout, scale=scale, time_major=time_major)
+        super().__init__(locals())
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give scale · q·k/(‖q‖ ‖k‖)."""
+        """Return scale · q·k/(‖q‖ ‖k‖)."""
         return _cosine_score(queries, keys, self.sizes["scale"])
 
 
@@ -642,13 +599,11 @@ class LocationAttention(Attention):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            rngs, dtype, query_size=query_size, num_positions=num_positions, dropout=dropout, time_major=time_major
-        )
+        super().__init__(locals())
         self.W = nnx.Linear(query_size, num_positions, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give W q, at the positions of the keys."""
+        """Return W q, at the positions of the keys."""
         return _location_score(keys.shape[-2], self.W(queries))
 
 
@@ -690,23 +645,23 @@ class KernelAttention(Attention):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        super().__init__(rngs, dtype, dropout=dropout, width=width, learned=learned, time_major=time_major)
+        super().__init__(locals())
         if learned:
             self.w = nnx.Param(jnp.array(1.0 / width, param_dtype))
 
     def _score(self, queries: jax.Array, keys: jax.Array) -> jax.Array:
-        """Give -½ ‖(q - k) w‖²."""
+        """Return -½ ‖(q - k) w‖²."""
         w = cast(self.w, queries) if self.sizes["learned"] else jnp.array(1.0 / self.sizes["width"], queries.dtype)
         return _gaussian_score(queries, keys, w)
 
 
-LAYERS: dict[str, type[Attention]] = {name: globals()[name] for name in __all__ if name != "Memory"}
+LAYERS: dict[str, Callable[..., Attention]] = {name: globals()[name] for name in __all__ if name != "Memory"}
 """The layers of this file, which other layers may have inside them, by name."""
 
 
 def attention_layer(
     part: Part,
-    layers: Mapping[str, type[Attention]] = LAYERS,
+    layers: Mapping[str, Callable[..., Attention]] = LAYERS,
     *,
     dtype: DTypeLike | None,
     param_dtype: DTypeLike,

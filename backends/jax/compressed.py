@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from backends.jax.arrays import Lengths
 from backends.jax.attention import attention_layer
 from backends.jax.masking import _attention_mask
 from backends.jax.memory import Memory, zero_masked
-from backends.jax.module import Specified, at_dtype, cast, drawn
+from backends.jax.module import Specified, at_dtype, cast, draw_parameter
 from backends.jax.multi_head import MultiHeadAttention
 
 __all__ = ["LowRankAttention", "InducedAttention", "CompressedAttention"]
@@ -23,11 +24,10 @@ __all__ = ["LowRankAttention", "InducedAttention", "CompressedAttention"]
 class ShortenedAttention(Specified):
     """Base class of the layers that shorten keys and values, and attend to them by scaled inner products."""
 
-    def __init__(self, rngs: nnx.Rngs, dtype: DTypeLike | None, param_dtype: DTypeLike, **options: Any) -> None:
-        super().__init__(dtype, **options)
-        self.scored = attention_layer(
-            self.specification.inside(self.sizes)["scored"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
-        )
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
+        placed = {name: arguments[name] for name in ("dtype", "param_dtype", "rngs")}
+        self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], **placed)
 
     @at_dtype
     def __call__(
@@ -69,10 +69,10 @@ class ShortenedAttention(Specified):
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
         mask = jnp.ones((1,) * keys.ndim, bool) if mask is None else mask
-        memory = self._shortened(*zero_masked(keys, values, valid_lens, mask))
+        memory = self._shorten(*zero_masked(keys, values, valid_lens, mask))
         return self.scored._attend(queries, memory, **options)
 
-    def _shortened(self, keys: jax.Array, values: jax.Array, mask: jax.Array | Any) -> Memory:
+    def _shorten(self, keys: jax.Array, values: jax.Array, mask: jax.Array | Any) -> Memory:
         """Shorten keys and values whose hidden ones are 0, and their mask, which is the same for all queries."""
         raise NotImplementedError
 
@@ -119,12 +119,12 @@ class LowRankAttention(ShortenedAttention):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(rngs, dtype, param_dtype, num_positions=num_positions, rank=rank, scale=scale, dropout=dropout)
-        self.E = drawn((rank, num_positions), num_positions, param_dtype, rngs)
-        self.F = drawn((rank, num_positions), num_positions, param_dtype, rngs)
+        super().__init__(locals())
+        self.E = draw_parameter((rank, num_positions), num_positions, param_dtype, rngs)
+        self.F = draw_parameter((rank, num_positions), num_positions, param_dtype, rngs)
 
-    def _shortened(self, keys: jax.Array, values: jax.Array, mask: jax.Array | Any) -> Memory:
-        """Give E keys and F values, all of them open where any key is."""
+    def _shorten(self, keys: jax.Array, values: jax.Array, mask: jax.Array | Any) -> Memory:
+        """Return E keys and F values, all of them open where any key is."""
         E, F = (cast(weights, keys)[:, : keys.shape[-2]] for weights in (self.E, self.F))
         opened = jnp.any(mask, axis=-1, keepdims=True)
         return Memory(E @ keys, F @ values, jnp.repeat(opened, self.sizes["rank"], axis=-1))
@@ -177,19 +177,10 @@ class InducedAttention(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            dtype,
-            query_size=query_size,
-            num_heads=num_heads,
-            num_inducing=num_inducing,
-            key_size=key_size,
-            value_size=value_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-        )
+        super().__init__(locals())
         parts = self.specification.inside(self.sizes)
         placed: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        self.inducing = drawn((num_inducing, query_size), self.sizes["hidden_size"], param_dtype, rngs)
+        self.inducing = draw_parameter((num_inducing, query_size), self.sizes["hidden_size"], param_dtype, rngs)
         self.gather = MultiHeadAttention(**parts["gather"].config, **placed)
         self.spread = MultiHeadAttention(**parts["spread"].config, **placed)
 
@@ -293,31 +284,20 @@ class CompressedAttention(ShortenedAttention):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            rngs,
-            dtype,
-            param_dtype,
-            query_size=query_size,
-            key_size=key_size,
-            stride=stride,
-            value_size=value_size,
-            bias=bias,
-            scale=scale,
-            dropout=dropout,
-        )
+        super().__init__(locals())
         of_values, placed = self.sizes["value_size"], {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.W_k = nnx.Linear(stride * key_size, query_size, use_bias=bias, **placed)
         self.W_v = nnx.Linear(stride * of_values, of_values, use_bias=bias, **placed)
 
-    def _shortened(self, keys: jax.Array, values: jax.Array, mask: jax.Array | Any) -> Memory:
-        """Give a key and a value for each block, open where any of its keys is."""
+    def _shorten(self, keys: jax.Array, values: jax.Array, mask: jax.Array | Any) -> Memory:
+        """Return a key and a value for each block, open where any of its keys is."""
         keys, values, opened = (
-            joined_blocks(array, self.sizes["stride"]) for array in (keys, values, mask[..., 0, :, None])
+            join_blocks(array, self.sizes["stride"]) for array in (keys, values, mask[..., 0, :, None])
         )
         return Memory(self.W_k(keys), self.W_v(values), jnp.any(opened, axis=-1)[..., None, :])
 
 
-def joined_blocks(steps: jax.Array, stride: int) -> jax.Array:
+def join_blocks(steps: jax.Array, stride: int) -> jax.Array:
     """The features of each `stride` steps in a row; zeros fill the last block."""
     *leading, length, features = steps.shape
     count = (length + stride - 1) // stride

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -12,11 +13,12 @@ from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
-from backends.jax.arrays import Lengths, varying
+from backends.jax.arrays import Lengths
 from backends.jax.attention import LAYERS, attention_layer
+from backends.jax.graphs import varying
 from backends.jax.local import LocalAttention
 from backends.jax.memory import Memory, at_step, last_open, zero_masked
-from backends.jax.module import Specified, at_dtype, cast, check_ids, drawn, drawn_mask, dropout_layer
+from backends.jax.module import Specified, at_dtype, cast, check_ids, draw_mask, draw_parameter, dropout_layer
 from backends.jax.pooling import average
 from backends.jax.recurrent import recurrent_layer
 from backends.jax.search import Masks, beam_search, greedy_search, steps_first
@@ -47,8 +49,9 @@ class Decoder(Specified, Generic[State]):
 
     attention: Any = None
 
-    def __init__(self, *, dtype: DTypeLike | None, param_dtype: DTypeLike, rngs: nnx.Rngs, **options: Any) -> None:
-        super().__init__(dtype, **options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
+        dtype, param_dtype, rngs = arguments["dtype"], arguments["param_dtype"], arguments["rngs"]
         parts = self.specification.inside(self.sizes)
         self.embedding = nnx.Embed(
             self.sizes["vocab_size"], self.sizes["embed_size"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
@@ -63,7 +66,7 @@ class Decoder(Specified, Generic[State]):
         )
         if self.sizes["initial"] == "learned":
             shape = self.sizes["num_layers"], self.sizes["state_size"]
-            self.initial = drawn(shape, self.sizes["hidden_size"], param_dtype, rngs)
+            self.initial = draw_parameter(shape, self.sizes["hidden_size"], param_dtype, rngs)
         self.dropout = dropout_layer(self.sizes["dropout"], rngs)
 
     @at_dtype
@@ -289,7 +292,7 @@ class Decoder(Specified, Generic[State]):
         memory = self._prepare(encoder_outputs, valid_lens, mask)
         return beam_search(
             Partial(Decoder._step, self),
-            self._reordered,
+            self._reorder,
             self._start(memory, state),
             memory,
             self._dropout_masks((encoder_outputs.shape[0] * width, max_steps), memory),
@@ -313,7 +316,7 @@ class Decoder(Specified, Generic[State]):
         dropout_mask: jax.Array | None,
         attention_dropout_mask: jax.Array | None,
     ) -> Decoded:
-        """Give the features that the logits are projected from: (features, state, weights)."""
+        """Return the features that the logits are projected from: (features, state, weights)."""
         memory = self._prepare(encoder_outputs, valid_lens, mask)
         masks = self._dropout_masks(tokens.shape, memory, dropout_mask, attention_dropout_mask)
         return self._run_forced(tokens, self._start(memory, state), memory, masks)
@@ -362,7 +365,7 @@ class Decoder(Specified, Generic[State]):
         return self.dense(features)
 
     @staticmethod
-    def _reordered(state: Any, rows: jax.Array) -> Any:
+    def _reorder(state: Any, rows: jax.Array) -> Any:
         """Take the state of these rows of the batch, in this order."""
         return state[:, rows]
 
@@ -377,9 +380,9 @@ class Decoder(Specified, Generic[State]):
         (_, keys, _), dtype = memory.values.shape, memory.values.dtype
         if dropout_mask is None:
             between = (self.sizes["num_layers - 1"], *lead, self.sizes["hidden_size"])
-            dropout_mask = drawn_mask(self.rnn.dropout, jax.ShapeDtypeStruct(between, dtype))
+            dropout_mask = draw_mask(self.rnn.dropout, jax.ShapeDtypeStruct(between, dtype))
         if attention_dropout_mask is None:
-            attention_dropout_mask = drawn_mask(self.dropout, jax.ShapeDtypeStruct((*lead, keys), dtype))
+            attention_dropout_mask = draw_mask(self.dropout, jax.ShapeDtypeStruct((*lead, keys), dtype))
         return dropout_mask, attention_dropout_mask
 
 
@@ -460,25 +463,7 @@ class BahdanauDecoder(Decoder[jax.Array]):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            attention_size=attention_size,
-            score=score,
-            num_positions=num_positions,
-            cell=cell,
-            initial=initial,
-            reads=reads,
-            readout=readout,
-            maxout_size=maxout_size,
-            dropout=dropout,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            rngs=rngs,
-        )
+        super().__init__(locals())
         if readout == "maxout":
             pairs = 2 * self.sizes["maxout_size"]
             self.readout = nnx.Linear(
@@ -575,25 +560,7 @@ class LuongDecoder(Decoder[LuongState]):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            attention_size=attention_size,
-            score=score,
-            num_positions=num_positions,
-            alignment=alignment,
-            window=window,
-            input_feeding=input_feeding,
-            cell=cell,
-            initial=initial,
-            dropout=dropout,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            rngs=rngs,
-        )
+        super().__init__(locals())
         joined = self.sizes["memory_size + hidden_size"]
         self.W_c = nnx.Linear(joined, hidden_size, use_bias=False, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
@@ -614,7 +581,7 @@ class LuongDecoder(Decoder[LuongState]):
         return attentional, LuongState(rnn, fed, state.position + 1), weights[:, 0]
 
     @staticmethod
-    def _reordered(state: LuongState, rows: jax.Array) -> LuongState:
+    def _reorder(state: LuongState, rows: jax.Array) -> LuongState:
         return LuongState(state.rnn[:, rows], state.fed[rows], state.position[rows])
 
     # particular to JAX
@@ -687,19 +654,7 @@ class FixedContextDecoder(Decoder[jax.Array]):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            cell=cell,
-            initial=initial,
-            dropout=dropout,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            rngs=rngs,
-        )
+        super().__init__(locals())
 
     def _advance(self, embedded: jax.Array, state: jax.Array, memory: Memory, masks: Masks) -> Decoded:
         dropout_mask, attention_dropout_mask = masks

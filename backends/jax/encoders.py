@@ -31,15 +31,7 @@ class Encoder(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            dtype,
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-        )
+        super().__init__(locals())
         self.embedding = nnx.Embed(vocab_size, embed_size, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.rnn = recurrent_layer(
             self.specification.inside(self.sizes)["rnn"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
@@ -178,14 +170,7 @@ class Bridge(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            dtype,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            method=method,
-            output_size=output_size,
-            cell=cell,
-        )
+        super().__init__(locals())
         shapes = self.specification.own_shapes(self.sizes)
         self.layers = nnx.List(
             Weights(shapes, f"{layer}", self.sizes["read_size"], param_dtype=param_dtype, rngs=rngs)

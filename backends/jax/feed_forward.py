@@ -66,15 +66,7 @@ class FeedForward(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            dtype,
-            features=features,
-            hidden_size=hidden_size,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            dropout=dropout,
-        )
+        super().__init__(locals())
         linear = partial(nnx.Linear, use_bias=bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.W_1 = linear(features, hidden_size)
         self.W_2 = linear(hidden_size, features)

@@ -67,16 +67,7 @@ class HardAttention(ScoredAttention):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            rngs,
-            dtype,
-            query_size=query_size,
-            key_size=key_size,
-            score=score,
-            hidden_size=hidden_size,
-            num_positions=num_positions,
-            time_major=time_major,
-        )
+        super().__init__(locals())
         self.scored = attention_layer(
             self.specification.inside(self.sizes)["scored"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
         )

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from attention_core.errors import check
 from attention_core.operators.images import PATCHES, VISION_TRANSFORMER
-from backends.jax.module import Specified, at_dtype, cast, drawn, dropout_layer
+from backends.jax.module import Specified, at_dtype, cast, draw_parameter, dropout_layer
 from backends.jax.normalization import norm_layer
 from backends.jax.positions import LearnedPositions
 from backends.jax.transformer_layers import TransformerEncoderLayer
@@ -112,24 +112,10 @@ class VisionTransformer(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            dtype,
-            height=height,
-            width=width,
-            channels=channels,
-            patch_size=patch_size,
-            num_classes=num_classes,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            activation=activation,
-            epsilon=epsilon,
-            dropout=dropout,
-        )
+        super().__init__(locals())
         made: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         parts = self.specification.inside(self.sizes)
-        self.class_token = drawn((features,), features, param_dtype, rngs)
+        self.class_token = draw_parameter((features,), features, param_dtype, rngs)
         self.W_p = nnx.Linear(self.sizes["patch_features"], features, **made)
         self.positions = LearnedPositions(**parts["positions"].config, **made)
         self.layers = nnx.List(

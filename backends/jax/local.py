@@ -14,7 +14,7 @@ from backends.jax.arrays import Lengths, Offset
 from backends.jax.attention import Answer, ScoredAttention, attention_layer
 from backends.jax.masking import distances, precise
 from backends.jax.memory import Memory
-from backends.jax.module import at_dtype, drawn, drawn_mask
+from backends.jax.module import at_dtype, draw_mask, draw_parameter
 from backends.jax.pooling import _attention_pooling
 
 __all__ = ["LocalAttention"]
@@ -77,26 +77,14 @@ class LocalAttention(ScoredAttention):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            rngs,
-            dtype,
-            query_size=query_size,
-            key_size=key_size,
-            window=window,
-            mode=mode,
-            score=score,
-            hidden_size=hidden_size,
-            num_positions=num_positions,
-            dropout=dropout,
-            time_major=time_major,
-        )
+        super().__init__(locals())
         self.scored = attention_layer(
             self.specification.inside(self.sizes)["scored"], dtype=dtype, param_dtype=param_dtype, rngs=rngs
         )
         if mode == "predictive":
             hidden_size = self.sizes["hidden_size"]
             self.W_p = nnx.Linear(query_size, hidden_size, use_bias=False, param_dtype=param_dtype, rngs=rngs)
-            self.v_p = drawn((hidden_size,), hidden_size, param_dtype, rngs)
+            self.v_p = draw_parameter((hidden_size,), hidden_size, param_dtype, rngs)
 
     @at_dtype
     def attend(  # type: ignore[override]
@@ -192,7 +180,7 @@ class LocalAttention(ScoredAttention):
         queries = self._to_batch_first(queries)
         scores = self._score(queries, memory.keys)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores)
+            dropout_mask = draw_mask(self.dropout, scores)
         num_queries, num_keys = scores.shape[-2:]
         window = self.sizes["window"]
         if self.sizes["mode"] == "monotonic":

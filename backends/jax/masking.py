@@ -364,9 +364,9 @@ def open_keys(scores: jax.Array, mask: jax.Array | None) -> jax.Array:
     return seen & (mask if mask.ndim == scores.ndim else mask[:, None])
 
 
-def biased(scores: jax.Array, bias: jax.Array) -> jax.Array:
+def add_bias(scores: jax.Array, bias: jax.Array) -> jax.Array:
     """Add a bias to the scores; one of -inf hides a key, whatever its score."""
-    bias = aligned(bias, scores.ndim)
+    bias = expand_to_rank(bias, scores.ndim)
     return jnp.where(bias == -jnp.inf, -jnp.inf, scores + bias)
 
 
@@ -376,12 +376,12 @@ def open_to(mask: jax.Array | None, bias: jax.Array | None) -> jax.Array | None:
         return mask
     opened = bias != -jnp.inf
     if mask is None:
-        return aligned(opened, max(opened.ndim, 3))
+        return expand_to_rank(opened, max(opened.ndim, 3))
     rank = max(opened.ndim, mask.ndim)
-    return aligned(opened, rank) & aligned(mask, rank)
+    return expand_to_rank(opened, rank) & expand_to_rank(mask, rank)
 
 
-def aligned(array: jax.Array, rank: int) -> jax.Array:
+def expand_to_rank(array: jax.Array, rank: int) -> jax.Array:
     """The array with an axis of size 1 for those of batch and heads that it leaves out."""
     return array.reshape(*array.shape[:-2], *(1,) * (rank - array.ndim), *array.shape[-2:])
 

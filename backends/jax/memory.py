@@ -40,11 +40,11 @@ def in_heads(memory: Memory, queries: jax.Array) -> Memory:
     return memory._replace(keys=keys, values=values)
 
 
-def extended(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
+def extend_memory(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
     """The memory with prepared steps behind its keys, or in place of those from position on."""
     num_keys, num_steps = memory.keys.shape[-2], steps.keys.shape[-2]
     keys, values = (jnp.concatenate(pair, axis=-2) for pair in zip(memory[:2], steps[:2], strict=True))
-    mask = joined_masks(memory, steps)
+    mask = join_masks(memory, steps)
     if position is None:
         return Memory(keys, values, mask)
     first = jnp.asarray(position).astype(int).reshape(-1, *[1] * (keys.ndim - 2))
@@ -55,7 +55,7 @@ def extended(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
     return Memory(keys, values, None if mask is None else jnp.take_along_axis(mask, order[..., None, :], axis=-1))
 
 
-def joined_masks(memory: Memory, steps: Memory) -> jax.Array | None:
+def join_masks(memory: Memory, steps: Memory) -> jax.Array | None:
     """What later queries may attend to: keys of the memory that any query could attend to, and the steps."""
     if memory.mask is None and steps.mask is None:
         return None

@@ -107,24 +107,7 @@ class MultiHeadAttention(ScoredAttention):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            rngs,
-            dtype,
-            query_size=query_size,
-            num_heads=num_heads,
-            key_size=key_size,
-            value_size=value_size,
-            hidden_size=hidden_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            num_positions=num_positions,
-            softcap=softcap,
-            bias=bias,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            dropout=dropout,
-            time_major=time_major,
-        )
+        super().__init__(locals())
         linear = partial(nnx.Linear, use_bias=bias, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         hidden_size, of_keys = self.sizes["hidden_size"], self.sizes["num_key_heads · head_size"]
         self.W_q = linear(query_size, hidden_size)
@@ -289,7 +272,7 @@ class MultiHeadAttention(ScoredAttention):
             OptionError: heads that the layer does not have, a head that is named twice, or all heads
         """
         self._check("pruned", heads=heads)
-        return self._pruned(heads)
+        return self._prune(heads)
 
     def _prepare(
         self,
@@ -329,12 +312,12 @@ class MultiHeadAttention(ScoredAttention):
         heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
-        context = self._to_batch_first(self.W_o(joined_heads(heads)))
+        context = self._to_batch_first(self.W_o(merge_heads(heads)))
         if weights is None:
             return context, None
         return context, weights if per_head else jnp.mean(weights, axis=1)
 
-    def _pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+    def _prune(self, heads: Sequence[int]) -> MultiHeadAttention:
         config, of_queries, of_keys = remaining(self.sizes, heads)
         param_dtype = self.W_q.kernel[...].dtype
         layer = MultiHeadAttention(**config, dtype=self.dtype, param_dtype=param_dtype, rngs=nnx.Rngs(0))
@@ -356,7 +339,7 @@ def split_heads(array: jax.Array, head_size: int) -> jax.Array:
     return jnp.swapaxes(parts, 1, 2)
 
 
-def joined_heads(heads: jax.Array) -> jax.Array:
+def merge_heads(heads: jax.Array) -> jax.Array:
     """Turn (batch, heads, steps, features of a head) into (batch, steps, features of all heads)."""
     parts = jnp.swapaxes(heads, 1, 2)
     return parts.reshape(*parts.shape[:2], parts.shape[-2] * parts.shape[-1])

@@ -51,7 +51,7 @@ class LayerNorm(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        super().__init__(dtype, features=features, epsilon=epsilon, bias=bias)
+        super().__init__(locals())
         self.g = nnx.Param(jnp.ones(features, param_dtype))
         self.b = nnx.Param(jnp.zeros(features, param_dtype)) if bias else None
 
@@ -68,7 +68,7 @@ class LayerNorm(Specified):
             outputs: (batch, steps, features); the normalized vectors
         """
         self._check("call", inputs=inputs)
-        wide = widened(inputs)
+        wide = widen(inputs)
         centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
         scaled = self.g[...].astype(wide.dtype) * scaled_to_one(centred, self.sizes["epsilon"])
         return (scaled if self.b is None else scaled + self.b[...].astype(wide.dtype)).astype(inputs.dtype)
@@ -107,7 +107,7 @@ class RMSNorm(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        super().__init__(dtype, features=features, epsilon=epsilon)
+        super().__init__(locals())
         self.g = nnx.Param(jnp.ones(features, param_dtype))
 
     @at_dtype
@@ -122,12 +122,12 @@ class RMSNorm(Specified):
             outputs: (batch, steps, features); the normalized vectors
         """
         self._check("call", inputs=inputs)
-        wide = widened(inputs)
+        wide = widen(inputs)
         return (self.g[...].astype(wide.dtype) * scaled_to_one(wide, self.sizes["epsilon"])).astype(inputs.dtype)
 
 
-def widened(inputs: jax.Array) -> jax.Array:
-    """The inputs in the type that they are normalized in: half precision in float32."""
+def widen(inputs: jax.Array) -> jax.Array:
+    """Return half-precision inputs as float32, for normalization."""
     return inputs.astype(jnp.promote_types(inputs.dtype, jnp.float32))
 
 

@@ -22,7 +22,7 @@ from attention_core.relative import bounds, slopes
 from attention_core.sinusoids import rates, turns
 from backends.jax.arrays import Offset
 from backends.jax.masking import distances, precise, query_positions
-from backends.jax.module import Specified, at_dtype, cast, drawn
+from backends.jax.module import Specified, at_dtype, cast, draw_parameter
 
 __all__ = [
     "SinusoidalPositions",
@@ -59,7 +59,7 @@ class SinusoidalPositions(Specified):
     specification = SINUSOIDAL_POSITIONS
 
     def __init__(self, features: int, *, layout: str = "interleaved", rngs: nnx.Rngs | None = None) -> None:
-        super().__init__(features=features, layout=layout)
+        super().__init__(locals())
 
     def __call__(self, inputs: jax.Array, *, offset: int = 0) -> jax.Array:
         """Add the positions, starting at offset.
@@ -129,8 +129,8 @@ class LearnedPositions(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(dtype, num_positions=num_positions, features=features)
-        self.P = drawn((num_positions, features), features, param_dtype, rngs)
+        super().__init__(locals())
+        self.P = draw_parameter((num_positions, features), features, param_dtype, rngs)
 
     @at_dtype
     def __call__(self, inputs: jax.Array, *, offset: int = 0) -> jax.Array:
@@ -189,7 +189,7 @@ class RotaryPositions(Specified):
         base: float = 10000.0,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        super().__init__(features=features, layout=layout, base=base)
+        super().__init__(locals())
 
     def __call__(self, inputs: jax.Array, *, offset: Offset | None = None) -> jax.Array:
         """Rotate the inputs, whose first step is at position offset.

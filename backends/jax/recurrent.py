@@ -13,8 +13,9 @@ from jax.typing import DTypeLike
 from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
-from backends.jax.arrays import Lengths, varying
-from backends.jax.module import Specified, at_dtype, cast, drawn, drawn_mask, dropout_layer
+from backends.jax.arrays import Lengths
+from backends.jax.graphs import varying
+from backends.jax.module import Specified, at_dtype, cast, draw_mask, draw_parameter, dropout_layer
 
 __all__ = ["GRU", "LSTM"]
 
@@ -42,14 +43,7 @@ class Recurrent(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            dtype,
-            input_size=input_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-        )
+        super().__init__(locals())
         shapes = self.specification.own_shapes(self.sizes)
         self.layers = nnx.List(
             Weights(shapes, f"{index}", hidden_size, param_dtype=param_dtype, rngs=rngs) for index in range(num_layers)
@@ -114,7 +108,7 @@ class Recurrent(Specified):
         if state is None:
             state = jnp.zeros((self.sizes["num_layers"], batch, self.sizes["state_size"]), inputs.dtype)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, inputs, shape=self._between(batch, steps))
+            dropout_mask = draw_mask(self.dropout, inputs, shape=self._between(batch, steps))
         if valid_lens is not None:
             valid_lens = jnp.asarray(valid_lens)
             valid = valid_steps(steps, valid_lens)
@@ -140,7 +134,7 @@ class Recurrent(Specified):
     ) -> tuple[jax.Array, jax.Array]:
         """Run one step: (output, state)."""
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, inputs, shape=self._between(inputs.shape[0]))
+            dropout_mask = draw_mask(self.dropout, inputs, shape=self._between(inputs.shape[0]))
         output, states = inputs, []
         for index, weights in enumerate(self.layers):
             if index > 0 and dropout_mask is not None:
@@ -166,7 +160,7 @@ class Recurrent(Specified):
         return tuple(jnp.split(state, self.sizes["state_size"] // self.sizes["hidden_size"], axis=-1))
 
     def _between(self, *batch: int) -> tuple[int, ...]:
-        """Give the shape of a dropout mask between the layers."""
+        """Return the shape of a dropout mask between the layers."""
         return self.sizes["num_layers - 1"], *batch, self.sizes["output_size"]
 
 
@@ -278,7 +272,7 @@ class Weights(nnx.Module):
         for path, shape in shapes.items():
             place, _, name = path.rpartition(".")
             if place == prefix:
-                setattr(self, name, drawn(shape, fan_in, param_dtype, rngs))
+                setattr(self, name, draw_parameter(shape, fan_in, param_dtype, rngs))
 
 
 LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}

@@ -49,7 +49,7 @@ class NadarayaWatson(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs | None = None,
     ) -> None:
-        super().__init__(dtype, width=width, learned=learned)
+        super().__init__(locals())
         self.kernel = KernelAttention(width=width, learned=learned, dtype=dtype, param_dtype=param_dtype, rngs=rngs)
 
     @at_dtype

@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 from jax._src.xla_bridge import backends_are_initialized  # it has no public name
 
-from backends.jax.arrays import from_numpy, located, to_numpy
+from backends.jax.arrays import find_device, from_numpy, to_numpy
 from backends.jax.parameters import get_parameters
 
 __all__ = ["from_numpy", "to_numpy", "configure", "describe", "build", "vjp"]
@@ -80,7 +80,7 @@ def build(layer: type[nnx.Module], options: Mapping[str, Any], dtype: str, devic
     "mixed_bfloat16" and "mixed_float16", as Keras names such policies, compute so with parameters in float32.
     """
     graphdef, state = shapes(layer, dtype, **options)  # type: ignore[arg-type]  # a class is hashable
-    with jax.default_device(located(device)):
+    with jax.default_device(find_device(device)):
         built = nnx.merge(graphdef, jax.tree.map(blank, state))
     built.eval()
     return built
@@ -149,19 +149,19 @@ def blank(leaf: jax.ShapeDtypeStruct) -> jax.Array:
     return jax.random.key(0) if key else jax.device_put(np.zeros(leaf.shape, leaf.dtype))
 
 
-def called(
+def compute_outputs(
     function: Callable[..., tuple[jax.Array, ...]],
     graphdef: nnx.GraphDef | None,
     parameters: nnx.State | None,
     rest: nnx.State | None,
     arguments: dict[str, jax.Array],
 ) -> tuple[jax.Array, ...]:
-    """Outputs."""
+    """Return the outputs of a function of the layer."""
     layer = None if graphdef is None else nnx.merge(graphdef, parameters, rest)
     return tuple(function(layer, **arguments))
 
 
-forward = jax.jit(called, static_argnums=(0, 1))
+forward = jax.jit(compute_outputs, static_argnums=(0, 1))
 """Outputs, as one compiled function."""
 
 
@@ -178,7 +178,7 @@ def forward_and_back(
     """Outputs, and gradients of the floating arguments and of the parameters, as one compiled function."""
 
     def run(floating: dict[str, jax.Array], parameters: nnx.State | None) -> tuple[Any, tuple[jax.Array, ...]]:
-        outputs = called(function, graphdef, parameters, rest, {**floating, **others})
+        outputs = compute_outputs(function, graphdef, parameters, rest, {**floating, **others})
         # Only outputs with a cotangent are differentiated; integer ones, which cannot be, are among the rest.
         return {index: outputs[index] for index in cotangents}, outputs
 

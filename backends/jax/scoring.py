@@ -14,8 +14,7 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
-from backends.jax.blocked.additive import ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE, blocked_additive_score
-from backends.jax.blocked.choice import use_blocks
+from backends.jax import kernels
 
 __all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 
@@ -93,9 +92,8 @@ def additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.A
 
 
 def _additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
-    if use_blocks(queries, keys, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE):
-        return blocked_additive_score(queries, keys, w_v)
-    return jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
+    kernel = kernels.of("additive_score", queries, keys, w_v)
+    return kernel(queries, keys, w_v) if kernel else jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
 
 
 def cosine_score(queries: jax.Array, keys: jax.Array, *, scale: float | None = None) -> jax.Array:

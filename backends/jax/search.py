@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from backends.jax.arrays import varying
+from backends.jax.graphs import varying
 from backends.jax.memory import Memory
 
 Step = Callable[..., tuple[jax.Array, Any, jax.Array]]

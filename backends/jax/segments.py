@@ -14,8 +14,8 @@ from attention_core.operators.segments import SEGMENT_ATTENTION
 from backends.jax.attention import attention_layer
 from backends.jax.masking import distances
 from backends.jax.memory import Memory
-from backends.jax.module import Specified, at_dtype, cast, drawn
-from backends.jax.multi_head import joined_heads, split_heads
+from backends.jax.module import Specified, at_dtype, cast, draw_parameter
+from backends.jax.multi_head import merge_heads, split_heads
 from backends.jax.positions import SinusoidalPositions
 from backends.jax.scoring import _dot_score
 
@@ -80,9 +80,7 @@ class SegmentAttention(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            dtype, query_size=query_size, num_heads=num_heads, hidden_size=hidden_size, bias=bias, dropout=dropout
-        )
+        super().__init__(locals())
         hidden_size, of_head = self.sizes["hidden_size"], (self.sizes["heads"], self.sizes["head_size"])
         parts, linear = self.specification.inside(self.sizes), partial(nnx.Linear, dtype=dtype, param_dtype=param_dtype)
         self.W_q = linear(query_size, hidden_size, use_bias=bias, rngs=rngs)
@@ -90,8 +88,8 @@ class SegmentAttention(Specified):
         self.W_v = linear(query_size, hidden_size, use_bias=bias, rngs=rngs)
         self.W_o = linear(hidden_size, query_size, use_bias=bias, rngs=rngs)
         self.W_r = linear(query_size, hidden_size, use_bias=False, rngs=rngs)
-        self.u = drawn(of_head, hidden_size, param_dtype, rngs)
-        self.v = drawn(of_head, hidden_size, param_dtype, rngs)
+        self.u = draw_parameter(of_head, hidden_size, param_dtype, rngs)
+        self.v = draw_parameter(of_head, hidden_size, param_dtype, rngs)
         self.scored = attention_layer(parts["scored"], dtype=dtype, param_dtype=param_dtype, rngs=rngs)
         self.positions = SinusoidalPositions(**parts["positions"].config)
 
@@ -148,7 +146,7 @@ class SegmentAttention(Specified):
         by_content = queries + cast(self.u, queries)[:, None]
         by_distance = self._by_distance(queries, num_keys)
         context, weights = self.scored._attend(by_content, Memory(keys, values, allowed), bias=by_distance, **options)
-        context = self.W_o(joined_heads(context))
+        context = self.W_o(merge_heads(context))
         if weights is None:
             return context, None
         return context, weights if per_head else jnp.mean(weights, axis=1)
@@ -159,10 +157,10 @@ class SegmentAttention(Specified):
         zeros = jnp.zeros((num_keys, self.sizes["query_size"]), queries.dtype)
         distances = split_heads(self.W_r(self.positions._add(zeros, farthest_first))[None], self.sizes["head_size"])
         scores = _dot_score(queries + cast(self.v, queries)[:, None], distances)
-        return shifted(scores) * self.sizes["head_size"] ** -0.5
+        return shift_rows(scores) * self.sizes["head_size"] ** -0.5
 
 
-def shifted(scores: jax.Array) -> jax.Array:
+def shift_rows(scores: jax.Array) -> jax.Array:
     """Turn columns of distances, farthest first, into columns of keys: row i moves queries - 1 - i places forward."""
     *leading, num_queries, num_keys = scores.shape
     # Flat, with a column more in front, rows are num_keys + 1 apart; cut at the start, they are read num_keys apart.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache, reduce
+from collections.abc import Mapping, Sequence
+from functools import cache, reduce
 from typing import Any
 
 import jax
@@ -14,9 +14,10 @@ from flax import nnx
 
 from attention_core.errors import check, check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, SGD, Batch
+from backends.jax import kernels
 from backends.jax.arrays import Lengths
-from backends.jax.blocked.choice import use_blocks
 from backends.jax.decoders import Decoder
+from backends.jax.graphs import Split
 from backends.jax.masking import precise
 from backends.jax.module import check_ids
 from backends.jax.parameters import get_parameters, set_parameters
@@ -112,7 +113,7 @@ def sgd(learning_rate: float, *, warmup: int | None = None) -> optax.GradientTra
     with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))
     """
     check_options(SGD, learning_rate=learning_rate, warmup=warmup)
-    return kept_sgd(scheduled(float(learning_rate), warmup))
+    return kept_sgd(with_schedule(float(learning_rate), warmup))
 
 
 def adam(
@@ -127,11 +128,11 @@ def adam(
     off by 7e-6 of its length.
     """
     check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, warmup=warmup)
-    return kept_adam(scheduled(float(learning_rate), warmup), float(beta1), float(beta2), float(epsilon))
+    return kept_adam(with_schedule(float(learning_rate), warmup), float(beta1), float(beta2), float(epsilon))
 
 
 @cache
-def scheduled(learning_rate: float, warmup: int | None) -> optax.ScalarOrSchedule:
+def with_schedule(learning_rate: float, warmup: int | None) -> optax.ScalarOrSchedule:
     """The learning rate, or a function of the number of steps before a step."""
 
     def rate(count: jax.Array) -> jax.Array:
@@ -195,14 +196,14 @@ class Trainer:
     def seed(self, number: int) -> None:
         """Seed the model's streams of random numbers, from which dropout draws."""
         streams = [node for _, node in nnx.iter_graph(self.model) if isinstance(node, nnx.RngStream)]
-        nnx.with_seed(self.model, **{stream.tag: number for stream in streams})
+        nnx.reseed(self.model, **{stream.tag: number for stream in streams})
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Return the optimiser's state: step, the steps done, and of Adam m.<name> and v.<name> of each parameter."""
         arrays: dict[str, np.ndarray] = {"step": np.array(self.optimizer.step[...], np.int64)}
         like = nnx.clone(self.model)
         for moment in self.moments:
-            nnx.update(like, self._kept(MOMENTS[moment]))
+            nnx.update(like, self._optimizer_state(MOMENTS[moment]))
             arrays |= {f"{moment}.{name}": array for name, array in get_parameters(like).items()}
         return arrays
 
@@ -213,7 +214,7 @@ class Trainer:
         like = nnx.clone(self.model)
         for moment in self.moments:
             set_parameters(like, {name: arrays[f"{moment}.{name}"] for name in get_parameters(self.model)})
-            nnx.update(self._kept(MOMENTS[moment]), nnx.state(like, nnx.Param))
+            nnx.update(self._optimizer_state(MOMENTS[moment]), nnx.state(like, nnx.Param))
         # optax's Adam and its schedules count for themselves.
         counters = optax.tree.get_all_with_path(self.optimizer.opt_state, "count")
         for counter in (self.optimizer.step, *(counter for _, counter in counters)):
@@ -222,9 +223,9 @@ class Trainer:
     @property
     def moments(self) -> tuple[str, ...]:
         """The names of the moments that the optimiser keeps of each parameter."""
-        return tuple(moment for moment, name in MOMENTS.items() if self._kept(name) is not None)
+        return tuple(moment for moment, name in MOMENTS.items() if self._optimizer_state(name) is not None)
 
-    def _kept(self, name: str) -> Any:
+    def _optimizer_state(self, name: str) -> Any:
         """The state of optax under that name, or None."""
         return optax.tree.get(self.optimizer.opt_state, name)
 
@@ -250,7 +251,7 @@ class Trainer:
         targets, lens, vocabulary = batch.targets, batch.target_lens, self.model.decoder.embedding.embedding
         known = lens is not None and not isinstance(lens, jax.core.Tracer) and len(self.device.device_set) == 1
         known = known and targets.size > 0 and as_written(self.model)
-        if not (known and use_blocks(targets, vocabulary, ROWS_MIN_ELEMENTS, ROWS_MIN_ELEMENTS)):
+        if not (known and kernels.use_blocks(targets, vocabulary, ROWS_MIN_ELEMENTS, ROWS_MIN_ELEMENTS)):
             return None
         rows = np.flatnonzero(np.arange(targets.shape[1]) < np.asarray(lens)[:, None])
         step = -(-targets.size // 8)
@@ -259,44 +260,6 @@ class Trainer:
 
 
 # ------------------------------------------------------------------------------------------------ particular to JAX
-
-
-class Split:
-    """The variables of flax.nnx objects, held once, and a compiled function of their arrays.
-
-    nnx.jit walks through the objects in every call, which costs more than a small step does.
-    """
-
-    def __init__(
-        self, objects: Any, function: Callable[..., Any], device: jax.sharding.Sharding, *options: Any
-    ) -> None:
-        graphdef, self.state = nnx.split(objects)
-        self.variables = jax.tree.leaves(self.state, is_leaf=lambda node: isinstance(node, nnx.Variable))
-        self.compiled = compiled(function, graphdef, jax.tree.structure(self.state), device, *options)
-
-    def run(self, batch: Batch, rows: np.ndarray | None) -> Any:
-        """Call the function with the variables as they are now."""
-        return self.compiled(jax.tree.leaves(self.state), batch, rows)
-
-    def write(self, arrays: list[jax.Array]) -> None:
-        """Set the arrays of the variables."""
-        for variable, array in zip(self.variables, arrays, strict=True):
-            variable[...] = array
-
-
-@lru_cache
-def compiled(
-    function: Callable[..., Any], graphdef: Any, structure: Any, device: Any, *options: Any
-) -> Callable[..., Any]:
-    """Compile a function of objects and a batch as one of arrays and a batch, once for equal objects."""
-
-    def run(arrays: list[jax.Array], batch: Batch, rows: jax.Array | None) -> Any:
-        return function(nnx.merge(graphdef, jax.tree.unflatten(structure, arrays)), batch, rows, *options)
-
-    # What comes from a step is bound to its device; what is new, like a fresh counter, is not, and JAX would compile
-    # the second step again, were the device not given here. Arrays on many devices keep their own places.
-    single = len(device.device_set) == 1
-    return jax.jit(run, in_shardings=device) if single else jax.jit(run)
 
 
 def train(

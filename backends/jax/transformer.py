@@ -16,9 +16,9 @@ from attention_core.operators.transformer import (
 )
 from attention_core.specification import Part
 from backends.jax.arrays import Lengths, Offset
-from backends.jax.masking import _attention_mask, aligned, distances
+from backends.jax.masking import _attention_mask, distances, expand_to_rank
 from backends.jax.memory import Memory
-from backends.jax.module import Specified, at_dtype, check_ids, drawn, dropout_layer
+from backends.jax.module import Specified, at_dtype, check_ids, draw_parameter, dropout_layer
 from backends.jax.normalization import norm_layer
 from backends.jax.positions import LearnedPositions, SinusoidalPositions, _alibi_bias, _relative_bias
 from backends.jax.search import Masks, beam_search, greedy_search
@@ -128,36 +128,12 @@ class TransformerEncoder(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            dtype,
-            vocab_size=vocab_size,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            positions=positions,
-            num_positions=num_positions,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            causal=causal,
-            last_norm=last_norm,
-        )
+        super().__init__(locals())
         made: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         parts = self.specification.inside(self.sizes)
         self.embedding = nnx.Embed(vocab_size, features, **made)
         self.positions = positions_layer(parts.get("positions"), **made)
-        self.bias_table = drawn((num_buckets, num_heads), features, param_dtype, rngs) if num_buckets else None
+        self.bias_table = draw_parameter((num_buckets, num_heads), features, param_dtype, rngs) if num_buckets else None
         self.layers = nnx.List(
             TransformerEncoderLayer(**parts[f"layers.{number}"].config, **made) for number in range(num_layers)
         )
@@ -227,7 +203,7 @@ class TransformerEncoder(Specified):
         check_ids("TransformerEncoder", "tokens", tokens, self.sizes["vocab_size"])
         x = self.sizes["features"] ** 0.5 * self.embedding(tokens)
         x = x if self.positions is None else self.positions(x)
-        bias = biased(self, bias, x, x.shape[1], None)
+        bias = position_bias(self, bias, x, x.shape[1], None)
         x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -331,37 +307,12 @@ class TransformerDecoder(Specified):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            dtype,
-            vocab_size=vocab_size,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            positions=positions,
-            num_positions=num_positions,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            last_norm=last_norm,
-            tied=tied,
-        )
+        super().__init__(locals())
         made: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         parts = self.specification.inside(self.sizes)
         self.embedding = nnx.Embed(vocab_size, features, **made)
         self.positions = positions_layer(parts.get("positions"), **made)
-        self.bias_table = drawn((num_buckets, num_heads), features, param_dtype, rngs) if num_buckets else None
+        self.bias_table = draw_parameter((num_buckets, num_heads), features, param_dtype, rngs) if num_buckets else None
         self.layers = nnx.List(
             TransformerDecoderLayer(**parts[f"layers.{number}"].config, **made) for number in range(num_layers)
         )
@@ -614,10 +565,10 @@ class TransformerDecoder(Specified):
         embedding_dropout_mask: jax.Array | None = None,
         **masks: jax.Array | None,
     ) -> tuple[jax.Array, list[jax.Array]]:
-        """Give the features that the logits are projected from, and the weights of every layer."""
+        """Return the features that the logits are projected from, and the weights of every layer."""
         x = self.sizes["features"] ** 0.5 * self.embedding(tokens)
         x = x if self.positions is None else self.positions(x)
-        bias = biased(self, bias, x, x.shape[1], None)
+        bias = position_bias(self, bias, x, x.shape[1], None)
         x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -625,7 +576,7 @@ class TransformerDecoder(Specified):
             factors |= {"need_weights": need_weights, "bias": bias}
             x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
             weights.append(of_heads)
-        return self._normalized(x), weights
+        return self._normalize(x), weights
 
     def _start(self, memory: Memory, max_steps: int) -> TransformerState:
         """Zeros, with room for the steps."""
@@ -643,17 +594,17 @@ class TransformerDecoder(Specified):
         if self.positions is not None:
             x = self.positions._add(x, jnp.minimum(state.position, max(room - 1, 0)))
         x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
-        bias = biased(self, None, x, room, state.position)
+        bias = position_bias(self, None, x, room, state.position)
         for number, layer in enumerate(self.layers):
             past = Memory(state.keys[:, number], state.values[:, number], None)
             prepared = Memory(memory.keys[:, number], memory.values[:, number], mask)
             x, after, weights = layer._step(x, past, state.position, prepared, bias)
             kept.append(after)
         keys, values = (jnp.stack(arrays, axis=1) for arrays in list(zip(*kept, strict=True))[:2])
-        logits = self._logits(self._normalized(x))
+        logits = self._logits(self._normalize(x))
         return logits[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
 
-    def _normalized(self, x: jax.Array) -> jax.Array:
+    def _normalize(self, x: jax.Array) -> jax.Array:
         """The output of the last layer, by the norm of norm='pre'."""
         return x if self.norm is None else self.norm(x)
 
@@ -673,7 +624,7 @@ def positions_layer(part: Part | None, **made: Any) -> Any:
     return LAYERS[part.layer.name](**part.config, **(made if part.layer.trainable else {}))
 
 
-def biased(
+def position_bias(
     stack: TransformerEncoder | TransformerDecoder,
     bias: jax.Array | None,
     like: jax.Array,
@@ -690,7 +641,7 @@ def biased(
     else:
         added = _alibi_bias(sizes["num_heads"], distance, like.dtype)
     added = added.astype(like.dtype)
-    return added if bias is None else added + aligned(bias, 4)
+    return added if bias is None else added + expand_to_rank(bias, 4)
 
 
 def rows_of(state: TransformerState, rows: jax.Array) -> TransformerState:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -30,9 +30,10 @@ Sublayer = Callable[[jax.Array], jax.Array]
 class TransformerLayer(Specified):
     """What the layers share: self-attention, a feed-forward network, and how a sublayer is added."""
 
-    def __init__(self, *, dtype: DTypeLike | None, param_dtype: DTypeLike, rngs: nnx.Rngs, **options: Any) -> None:
-        super().__init__(dtype, **options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         parts = self.specification.inside(self.sizes)
+        dtype, param_dtype, rngs = arguments["dtype"], arguments["param_dtype"], arguments["rngs"]
         made: dict[str, Any] = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.self_attention = MultiHeadAttention(**parts["self_attention"].config, **made)
         self.feed_forward = FeedForward(**parts["feed_forward"].config, **made)
@@ -40,7 +41,7 @@ class TransformerLayer(Specified):
         self.norm_2 = norm_layer(parts["norm_2"], dtype=dtype, param_dtype=param_dtype)
         self.dropout = dropout_layer(self.sizes["dropout"], rngs)
 
-    def _added(self, number: int, x: jax.Array, sublayer: Sublayer, dropout_mask: jax.Array | None) -> jax.Array:
+    def _add_sublayer(self, number: int, x: jax.Array, sublayer: Sublayer, dropout_mask: jax.Array | None) -> jax.Array:
         """norm(x + f(x)), or x + f(norm(x)); number counts the sublayers from 1."""
         norm, pre = getattr(self, f"norm_{number}"), self.sizes["norm"] == "pre"
         added = sublayer(norm(x) if pre else x)
@@ -117,26 +118,7 @@ class TransformerEncoderLayer(TransformerLayer):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            causal=causal,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            rngs=rngs,
-        )
+        super().__init__(locals())
 
     @at_dtype
     def __call__(
@@ -192,7 +174,7 @@ class TransformerEncoderLayer(TransformerLayer):
             mask = causal if mask is None else mask & causal
         weights = None
 
-        def attended(x: jax.Array) -> jax.Array:
+        def self_attention(x: jax.Array) -> jax.Array:
             nonlocal weights
             context, weights = self.self_attention(
                 *(x, x, x, valid_lens, mask),
@@ -203,8 +185,8 @@ class TransformerEncoderLayer(TransformerLayer):
             )
             return context
 
-        x = self._added(1, without_padding(inputs, valid_lens), attended, dropout_mask)
-        x = self._added(2, x, lambda x: self.feed_forward(x, dropout_mask=hidden_dropout_mask), dropout_mask)
+        x = self._add_sublayer(1, without_padding(inputs, valid_lens), self_attention, dropout_mask)
+        x = self._add_sublayer(2, x, lambda x: self.feed_forward(x, dropout_mask=hidden_dropout_mask), dropout_mask)
         return without_padding(x, valid_lens), weights
 
 
@@ -280,26 +262,7 @@ class TransformerDecoderLayer(TransformerLayer):
         param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
     ) -> None:
-        super().__init__(
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            memory_size=memory_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            rngs=rngs,
-        )
+        super().__init__(locals())
         parts = self.specification.inside(self.sizes)
         self.cross_attention = MultiHeadAttention(
             **parts["cross_attention"].config, dtype=dtype, param_dtype=param_dtype, rngs=rngs
@@ -367,23 +330,23 @@ class TransformerDecoderLayer(TransformerLayer):
         options = {"per_head": need_weights, "need_weights": need_weights}
         weights = self_weights = None
 
-        def attended(x: jax.Array) -> jax.Array:
+        def self_attention(x: jax.Array) -> jax.Array:
             nonlocal self_weights
             context, self_weights = self.self_attention(
                 *(x, x, x, None, causal), **options, bias=bias, dropout_mask=self_dropout_mask
             )
             return context
 
-        def crossed(x: jax.Array) -> jax.Array:
+        def cross_attention(x: jax.Array) -> jax.Array:
             nonlocal weights
             context, weights = self.cross_attention(
                 *(x, encoder_outputs, encoder_outputs, valid_lens, mask), **options, dropout_mask=attention_dropout_mask
             )
             return context
 
-        x = self._added(1, inputs, attended, dropout_mask)
-        x = self._added(2, x, crossed, dropout_mask)
-        x = self._added(3, x, lambda x: self.feed_forward(x, dropout_mask=hidden_dropout_mask), dropout_mask)
+        x = self._add_sublayer(1, inputs, self_attention, dropout_mask)
+        x = self._add_sublayer(2, x, cross_attention, dropout_mask)
+        x = self._add_sublayer(3, x, lambda x: self.feed_forward(x, dropout_mask=hidden_dropout_mask), dropout_mask)
         return x, weights, self_weights
 
     def _step(
@@ -394,7 +357,7 @@ class TransformerDecoderLayer(TransformerLayer):
         now, seen = places == position[:, None], places <= position[:, None]
         weights = None
 
-        def attended(x: jax.Array) -> jax.Array:
+        def self_attention(x: jax.Array) -> jax.Array:
             nonlocal past
             new = self.self_attention._prepare(x, x, None, None, position)
             keys, values = (
@@ -403,14 +366,14 @@ class TransformerDecoderLayer(TransformerLayer):
             past = Memory(keys, values, seen[:, None, None])
             return self.self_attention._attend(x, past, need_weights=False, bias=bias, offset=position)[0]
 
-        def crossed(x: jax.Array) -> jax.Array:
+        def cross_attention(x: jax.Array) -> jax.Array:
             nonlocal weights
             context, weights = self.cross_attention._attend(x, memory)
             return context
 
-        x = self._added(1, x, attended, None)
-        x = self._added(2, x, crossed, None)
-        return self._added(3, x, self.feed_forward, None), past, weights
+        x = self._add_sublayer(1, x, self_attention, None)
+        x = self._add_sublayer(2, x, cross_attention, None)
+        return self._add_sublayer(3, x, self.feed_forward, None), past, weights
 
 
 def without_padding(steps: jax.Array, valid_lens: Lengths | None) -> jax.Array:

@@ -31,6 +31,7 @@ if "bool" not in vars(numpy):
 
 from mxnet import npx
 
+from backends.mxnet import blocked as blocked  # registers its kernels
 from backends.mxnet.attention import *
 from backends.mxnet.compressed import *
 from backends.mxnet.decoders import *

@@ -39,7 +39,7 @@ def lengths(valid_lens: Lengths, ctx: mx.Context | None) -> np.ndarray:
 
 
 def context(device: str) -> mx.Context:
-    """MXNet's name of a device of the judge."""
+    """Return MXNet's context for a device, as the parity tests name it."""
     return {"cpu": mx.cpu, "cuda": mx.gpu}[device]()
 
 

@@ -19,9 +19,9 @@ from attention_core.operators.attention import (
 )
 from attention_core.specification import Part
 from backends.mxnet.arrays import Lengths, Offset
-from backends.mxnet.masking import biased, open_keys, open_to, softmax_over
-from backends.mxnet.memory import Memory, extended, in_heads, zero_masked
-from backends.mxnet.module import Number, Specified, Uniform, drawn_mask, initialise, linear, projected
+from backends.mxnet.masking import add_bias, open_keys, open_to, softmax_over
+from backends.mxnet.memory import Memory, extend_memory, in_heads, zero_masked
+from backends.mxnet.module import Number, Specified, Uniform, draw_mask, initialise, linear, project
 from backends.mxnet.pooling import average
 from backends.mxnet.scoring import (
     _additive_score,
@@ -52,11 +52,11 @@ class Attention(Specified):
     context, weights = attention_pooling(score(queries, project(keys)), values)
     """
 
-    _bounded = False
+    _is_bounded = False
     """Whether scores are finite for all queries and keys, as a sum of tanh is."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         self.dropout = self.sizes.get("dropout", 0.0)
 
     def prepare(
@@ -122,7 +122,7 @@ class Attention(Specified):
         given: dict[str, Any] = {"valid_lens": valid_lens, "mask": mask, "position": position}
         self._check("extend", memory=memory, keys=keys, values=values, **given)
         first = memory.keys.shape[-2] if position is None else position
-        return extended(memory, self._prepare(keys, values, valid_lens, mask, first), position)
+        return extend_memory(memory, self._prepare(keys, values, valid_lens, mask, first), position)
 
     def attend(
         self,
@@ -240,13 +240,14 @@ class Attention(Specified):
         memory = in_heads(memory, queries)
         scores = scored._score(queries, memory.keys)
         if bias is not None:
-            scores = biased(scores, bias)
+            scores = add_bias(scores, bias)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores.shape, scores)
+            dropout_mask = draw_mask(self.dropout, scores)
         allowed = open_keys(scores, memory.mask)
         weights = softmax_over(scores, allowed)
         # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
-        context = average(weights, memory.values, None if scored._bounded and bias is None else allowed, dropout_mask)
+        hides_value = not scored._is_bounded or bias is not None
+        context = average(weights, memory.values, allowed if hides_value else None, dropout_mask)
         return context, weights if need_weights else None
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
@@ -309,12 +310,10 @@ class DotProductAttention(Attention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            dropout=dropout, scale=scale, softcap=softcap, time_major=time_major, prefix=prefix, params=params
-        )
+        super().__init__(locals())
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give scale · q·k, bounded by softcap."""
+        """Return scale · q·k, bounded by softcap."""
         return _scaled_dot_score(queries, keys, self.sizes["scale"], self.sizes["softcap"])
 
 
@@ -344,7 +343,7 @@ class AdditiveAttention(Attention):
     """
 
     specification = ADDITIVE_ATTENTION
-    _bounded = True
+    _is_bounded = True
 
     def __init__(
         self,
@@ -358,15 +357,7 @@ class AdditiveAttention(Attention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         with self.name_scope():
             self.W_q = linear(query_size, hidden_size, use_bias=False, dtype=dtype)
             self.W_k = linear(key_size, hidden_size, use_bias=False, dtype=dtype)
@@ -374,12 +365,12 @@ class AdditiveAttention(Attention):
         initialise(self)
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
-        """Give W_k k."""
-        return projected(self.W_k, keys)
+        """Return W_k k."""
+        return project(self.W_k, keys)
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give w_v · tanh(W_q q + W_k k)."""
-        return _additive_score(projected(self.W_q, queries), keys, self.w_v.data(queries.ctx))
+        """Return w_v · tanh(W_q q + k)."""
+        return _additive_score(project(self.W_q, queries), keys, self.w_v.data(queries.ctx))
 
 
 class GeneralAttention(Attention):
@@ -417,24 +408,17 @@ class GeneralAttention(Attention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            dropout=dropout,
-            time_major=time_major,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         with self.name_scope():
             self.W = linear(key_size, query_size, use_bias=False, dtype=dtype)
         initialise(self)
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
-        """Give W k."""
-        return projected(self.W, keys)
+        """Return W k."""
+        return project(self.W, keys)
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give q·W k."""
+        """Return q·k."""
         return _dot_score(queries, keys)
 
 
@@ -467,7 +451,7 @@ class ConcatAttention(Attention):
     """
 
     specification = CONCAT_ATTENTION
-    _bounded = True
+    _is_bounded = True
 
     def __init__(
         self,
@@ -482,16 +466,7 @@ class ConcatAttention(Attention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            bias=bias,
-            time_major=time_major,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         with self.name_scope():
             self.W = linear(query_size + key_size, hidden_size, use_bias=False, dtype=dtype)
             first = {"shape": (hidden_size,), "dtype": dtype, "init": Uniform((query_size + key_size) ** -0.5)}
@@ -500,19 +475,19 @@ class ConcatAttention(Attention):
         initialise(self)
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
-        """Give W [0; k] + b."""
+        """Return W [0; k] + b."""
         projected = self._columns(keys, slice(self.sizes["query_size"], None))
         return projected if self.b is None or keys.size == 0 else projected + self.b.data(keys.ctx)
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give v · tanh(W [q; 0] + W [0; k] + b)."""
+        """Return v · tanh(W [q; 0] + k)."""
         projected = self._columns(queries, slice(self.sizes["query_size"]))
         return _additive_score(projected, keys, self.v.data(queries.ctx))
 
     # particular to MXNet
 
     def _columns(self, inputs: np.ndarray, columns: slice) -> np.ndarray:
-        """The inputs under those columns of W; there may be none: MXNet then writes foreign memory into gradients."""
+        """Project the inputs by some columns of W; of empty ones, MXNet would write foreign memory into gradients."""
         hidden_size = self.sizes["hidden_size"]
         if inputs.size == 0:
             return np.zeros((*inputs.shape[:-1], hidden_size), dtype=inputs.dtype, ctx=inputs.ctx)
@@ -549,10 +524,10 @@ class CosineAttention(Attention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(dropout=dropout, scale=scale, time_major=time_major, prefix=prefix, params=params)
+        super().__init__(locals())
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give scale · q·k/(‖q‖ ‖k‖)."""
+        """Return scale · q·k/(‖q‖ ‖k‖)."""
         return _cosine_score(queries, keys, self.sizes["scale"])
 
 
@@ -594,21 +569,14 @@ class LocationAttention(Attention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            num_positions=num_positions,
-            dropout=dropout,
-            time_major=time_major,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         with self.name_scope():
             self.W = linear(query_size, num_positions, use_bias=False, dtype=dtype)
         initialise(self)
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give W q, at the positions of the keys."""
-        return _location_score(keys.shape[-2], projected(self.W, queries))
+        """Return W q, at the positions of the keys."""
+        return _location_score(keys.shape[-2], project(self.W, queries))
 
 
 class KernelAttention(Attention):
@@ -648,15 +616,13 @@ class KernelAttention(Attention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            dropout=dropout, width=width, learned=learned, time_major=time_major, prefix=prefix, params=params
-        )
+        super().__init__(locals())
         with self.name_scope():
             self.w = Number(1.0 / width, dtype=dtype) if learned else None
         initialise(self)
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Give -½ ‖(q - k) w‖²."""
+        """Return -½ ‖(q - k) w‖²."""
         if self.w is not None:
             return _gaussian_score(queries, keys, self.w.data())
         return _gaussian_score(queries, keys, np.array(1.0 / self.sizes["width"], dtype=queries.dtype, ctx=queries.ctx))

@@ -13,7 +13,7 @@ from backends.mxnet.arrays import Lengths
 from backends.mxnet.attention import attention_layer
 from backends.mxnet.masking import _attention_mask
 from backends.mxnet.memory import Memory, zero_masked
-from backends.mxnet.module import Specified, Uniform, initialise, linear, projected
+from backends.mxnet.module import Specified, Uniform, initialise, linear, project
 from backends.mxnet.multi_head import MultiHeadAttention
 
 __all__ = ["LowRankAttention", "InducedAttention", "CompressedAttention"]
@@ -22,8 +22,8 @@ __all__ = ["LowRankAttention", "InducedAttention", "CompressedAttention"]
 class ShortenedAttention(Specified):
     """Base class of the layers that shorten keys and values, and attend to them by scaled inner products."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         with self.name_scope():
             self.scored = attention_layer(self.specification.inside(self.sizes)["scored"])
 
@@ -78,10 +78,10 @@ class ShortenedAttention(Specified):
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Shorten the keys and values, and attend to what they become; Gluon enters here."""
         mask = np.ones((1,) * keys.ndim, dtype=bool, ctx=keys.ctx) if mask is None else mask
-        memory = self._shortened(*zero_masked(keys, values, valid_lens, mask))
+        memory = self._shorten(*zero_masked(keys, values, valid_lens, mask))
         return self.scored._attend(queries, memory, **options)
 
-    def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
+    def _shorten(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
         """Shorten keys and values whose hidden ones are 0, and their mask, which is the same for all queries."""
         raise NotImplementedError
 
@@ -127,19 +127,17 @@ class LowRankAttention(ShortenedAttention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            num_positions=num_positions, rank=rank, scale=scale, dropout=dropout, prefix=prefix, params=params
-        )
+        super().__init__(locals())
         with self.name_scope():
             self.E = linear(num_positions, rank, use_bias=False, dtype=dtype)
             self.F = linear(num_positions, rank, use_bias=False, dtype=dtype)
         initialise(self)
 
-    def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
-        """Give E keys and F values, all of them open where any key is."""
+    def _shorten(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
+        """Return E keys and F values, all of them open where any key is."""
         E, F = (dense.weight.data(keys.ctx)[:, : keys.shape[-2]] for dense in (self.E, self.F))
         opened = np.any(mask, axis=-1, keepdims=True)
-        return Memory(summed(E, keys), summed(F, values), np.repeat(opened, self.sizes["rank"], axis=-1))
+        return Memory(weighted_sum(E, keys), weighted_sum(F, values), np.repeat(opened, self.sizes["rank"], axis=-1))
 
 
 class InducedAttention(Specified):
@@ -188,17 +186,7 @@ class InducedAttention(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            num_heads=num_heads,
-            num_inducing=num_inducing,
-            key_size=key_size,
-            value_size=value_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         parts, init = self.specification.inside(self.sizes), Uniform(self.sizes["hidden_size"] ** -0.5)
         with self.name_scope():
             self.inducing = self.params.get("inducing", shape=(num_inducing, query_size), dtype=dtype, init=init)
@@ -317,32 +305,22 @@ class CompressedAttention(ShortenedAttention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            stride=stride,
-            value_size=value_size,
-            bias=bias,
-            scale=scale,
-            dropout=dropout,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         of_values = self.sizes["value_size"]
         with self.name_scope():
             self.W_k = linear(stride * key_size, query_size, use_bias=bias, dtype=dtype)
             self.W_v = linear(stride * of_values, of_values, use_bias=bias, dtype=dtype)
         initialise(self)
 
-    def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
-        """Give a key and a value for each block, open where any of its keys is."""
+    def _shorten(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
+        """Return a key and a value for each block, open where any of its keys is."""
         steps = keys, values, mask[..., 0, :, None]
-        keys, values, opened = (joined_blocks(array, self.sizes["stride"]) for array in steps)
+        keys, values, opened = (join_blocks(array, self.sizes["stride"]) for array in steps)
         opened = np.expand_dims(np.any(opened, axis=-1), -2)
-        return Memory(projected(self.W_k, keys), projected(self.W_v, values), opened)
+        return Memory(project(self.W_k, keys), project(self.W_v, values), opened)
 
 
-def joined_blocks(steps: np.ndarray, stride: int) -> np.ndarray:
+def join_blocks(steps: np.ndarray, stride: int) -> np.ndarray:
     """The features of each `stride` steps in a row; zeros fill the last block."""
     *leading, length, features = steps.shape
     count = (length + stride - 1) // stride
@@ -354,8 +332,8 @@ def joined_blocks(steps: np.ndarray, stride: int) -> np.ndarray:
 # ------------------------------------------------------------------------------------------------ particular to MXNet
 
 
-def summed(weights: np.ndarray, array: np.ndarray) -> np.ndarray:
-    """The sums of the array over positions, of which there may be none: MXNet then reads foreign memory."""
+def weighted_sum(weights: np.ndarray, array: np.ndarray) -> np.ndarray:
+    """Sum the array over its positions, weighted; over none, MXNet would read foreign memory."""
     if array.size == 0:
         return np.zeros((*array.shape[:-2], len(weights), array.shape[-1]), dtype=array.dtype, ctx=array.ctx)
     return npx.batch_dot(np.broadcast_to(weights, (*array.shape[:-2], *weights.shape)), array)

@@ -11,10 +11,9 @@ from mxnet import autograd, np, npx
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
 from backends.mxnet.arrays import Lengths
 from backends.mxnet.attention import LAYERS, attention_layer
-from backends.mxnet.encoders import embedding
 from backends.mxnet.local import LocalAttention
 from backends.mxnet.memory import Memory, at_step, last_open, zero_masked
-from backends.mxnet.module import Specified, Uniform, check_ids, drawn_mask, initialise, linear, projected
+from backends.mxnet.module import Specified, Uniform, check_ids, draw_mask, embedding, initialise, linear, project
 from backends.mxnet.pooling import average
 from backends.mxnet.recurrent import recurrent_layer
 from backends.mxnet.search import beam_search, greedy_search
@@ -47,8 +46,9 @@ class Decoder(Specified, Generic[State]):
 
     attention: Any
 
-    def __init__(self, *, dtype: str, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
+        dtype = arguments["dtype"]
         vocab_size, parts = self.sizes["vocab_size"], self.specification.inside(self.sizes)
         first, learned = (self.sizes["num_layers"], self.sizes["state_size"]), self.sizes["initial"] == "learned"
         drawn, attended = Uniform(self.sizes["hidden_size"] ** -0.5), parts.get("attention")
@@ -273,7 +273,7 @@ class Decoder(Specified, Generic[State]):
             memory = self._prepare(encoder_outputs, valid_lens, mask)
             return beam_search(
                 self._step,
-                self._reordered,
+                self._reorder,
                 self._start(memory, state),
                 memory,
                 vocab_size=self.sizes["vocab_size"],
@@ -296,7 +296,7 @@ class Decoder(Specified, Generic[State]):
         dropout_mask: np.ndarray | None,
         attention_dropout_mask: np.ndarray | None,
     ) -> Decoded:
-        """Give the features that the logits are projected from: (features, state, weights)."""
+        """Return the features that the logits are projected from: (features, state, weights)."""
         memory = self._prepare(encoder_outputs, valid_lens, mask)
         return self._run_forced(tokens, self._start(memory, state), memory, (dropout_mask, attention_dropout_mask))
 
@@ -342,9 +342,9 @@ class Decoder(Specified, Generic[State]):
 
     def _logits(self, features: np.ndarray) -> np.ndarray:
         """Project the features of one step, or of many at once."""
-        return projected(self.dense, features)
+        return project(self.dense, features)
 
-    def _reordered(self, state: Any, rows: np.ndarray) -> Any:
+    def _reorder(self, state: Any, rows: np.ndarray) -> Any:
         """Take the state of these rows of the batch, in this order."""
         return np.take(state, rows, axis=1)
 
@@ -433,25 +433,7 @@ class BahdanauDecoder(Decoder[np.ndarray]):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            attention_size=attention_size,
-            score=score,
-            num_positions=num_positions,
-            cell=cell,
-            initial=initial,
-            reads=reads,
-            readout=readout,
-            maxout_size=maxout_size,
-            dropout=dropout,
-            dtype=dtype,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         if readout == "maxout":
             with self.name_scope():
                 self.readout = linear(
@@ -549,25 +531,7 @@ class LuongDecoder(Decoder[LuongState]):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            attention_size=attention_size,
-            score=score,
-            num_positions=num_positions,
-            alignment=alignment,
-            window=window,
-            input_feeding=input_feeding,
-            cell=cell,
-            initial=initial,
-            dropout=dropout,
-            dtype=dtype,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         with self.name_scope():
             self.W_c = linear(self.sizes["memory_size + hidden_size"], hidden_size, use_bias=False, dtype=dtype)
         initialise(self)
@@ -591,7 +555,7 @@ class LuongDecoder(Decoder[LuongState]):
         fed = context if feeding == "context" else attentional
         return attentional, LuongState(rnn, fed, state.position + 1), weights[:, 0]
 
-    def _reordered(self, state: LuongState, rows: np.ndarray) -> LuongState:
+    def _reorder(self, state: LuongState, rows: np.ndarray) -> LuongState:
         return LuongState(
             np.take(state.rnn, rows, axis=1),
             np.take(state.fed, rows, axis=0),
@@ -651,26 +615,14 @@ class FixedContextDecoder(Decoder[np.ndarray]):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            cell=cell,
-            initial=initial,
-            dropout=dropout,
-            dtype=dtype,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
 
     def _advance(self, embedded: np.ndarray, state: np.ndarray, memory: Memory, masks: Masks) -> Decoded:
         dropout_mask, attention_dropout_mask = masks
         last = last_open(memory)
         weights = last.astype(memory.values.dtype)
         if attention_dropout_mask is None:
-            attention_dropout_mask = drawn_mask(self.dropout, weights.shape, weights)
+            attention_dropout_mask = draw_mask(self.dropout, weights)
         context = average(weights, memory.values, last, attention_dropout_mask)
         inputs = np.concatenate([np.squeeze(context, 1), embedded], axis=-1)
         output, state = self.rnn._advance(inputs, state, dropout_mask)

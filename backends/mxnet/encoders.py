@@ -8,7 +8,7 @@ from mxnet.gluon import nn
 
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
 from backends.mxnet.arrays import Lengths
-from backends.mxnet.module import Specified, Uniform, check_ids, initialise
+from backends.mxnet.module import Specified, check_ids, embed, embedding, initialise
 from backends.mxnet.recurrent import Weights, recurrent_layer
 
 __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
@@ -30,16 +30,7 @@ class Encoder(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         with self.name_scope():
             self.embedding = embedding(vocab_size, embed_size, dtype=dtype)
             self.rnn = recurrent_layer(self.specification.inside(self.sizes)["rnn"], dtype=dtype)
@@ -82,7 +73,7 @@ class Encoder(Specified):
         dropout_mask: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Gluon enters here, with positional arguments alone."""
-        return self.rnn(embedded(self.embedding, tokens), valid_lens, state, dropout_mask=dropout_mask)
+        return self.rnn(embed(self.embedding, tokens), valid_lens, state, dropout_mask=dropout_mask)
 
 
 class GRUEncoder(Encoder):
@@ -184,15 +175,7 @@ class Bridge(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            method=method,
-            output_size=output_size,
-            cell=cell,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         shapes = self.specification.own_shapes(self.sizes)
         with self.name_scope():
             self.layers = nn.Sequential()
@@ -236,28 +219,13 @@ class Bridge(Specified):
         if method == "sum":
             return outputs, np.sum(both, axis=-2).reshape(*lead, self.sizes["state_size"])
         read = both[:, :, :, 1] if method == "backward" else both.reshape(*lead, parts, 2 * hidden)
-        merged = [self._merged(weights, read[layer]) for layer, weights in enumerate(self.layers)]
+        merged = [self._merge(weights, read[layer]) for layer, weights in enumerate(self.layers)]
         return outputs, np.stack(merged).reshape(*lead, self.sizes["state_size"])
 
     # particular to MXNet
 
-    def _merged(self, weights: Weights, features: np.ndarray) -> np.ndarray:
+    def _merge(self, weights: Weights, features: np.ndarray) -> np.ndarray:
         """Project the outputs, and the cells of an LSTM, of one layer: features is (batch, parts, read_size)."""
         W, b_s = (parameter.data(features.ctx) for parameter in (weights.W, weights.b_s))
         products = npx.batch_dot(np.swapaxes(features, 0, 1), W, transpose_b=True)
         return npx.activation(np.swapaxes(products, 0, 1) + b_s, act_type="tanh")
-
-
-# ------------------------------------------------------------------------------------------------ particular to MXNet
-
-
-def embedding(vocab_size: int, embed_size: int, *, dtype: str) -> nn.Embedding:
-    """A row for each token id."""
-    return nn.Embedding(vocab_size, embed_size, dtype=dtype, weight_initializer=Uniform(embed_size**-0.5))
-
-
-def embedded(layer: nn.Embedding, tokens: np.ndarray) -> np.ndarray:
-    """The rows of the tokens, of which there may be none: MXNet then reads foreign memory or crashes."""
-    if tokens.size == 0:
-        return np.zeros((*tokens.shape, layer.weight.shape[1]), dtype=layer.weight.dtype, ctx=tokens.ctx)
-    return layer(tokens)

@@ -9,7 +9,7 @@ import mxnet as mx
 from mxnet import np, npx
 
 from attention_core.operators.feed_forward import FEED_FORWARD
-from backends.mxnet.module import Specified, drawn_mask, initialise, linear, projected
+from backends.mxnet.module import Specified, draw_mask, initialise, linear, project
 
 __all__ = ["FeedForward"]
 
@@ -62,16 +62,7 @@ class FeedForward(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            features=features,
-            hidden_size=hidden_size,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            dropout=dropout,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         with self.name_scope():
             self.W_1 = linear(features, hidden_size, use_bias=bias, dtype=dtype)
             self.W_2 = linear(hidden_size, features, use_bias=bias, dtype=dtype)
@@ -99,12 +90,12 @@ class FeedForward(Specified):
         """Transform each step; Gluon enters here."""
         if inputs.size == 0:  # a sum over nothing fails in a backward of MXNet
             return np.zeros_like(inputs)
-        hidden = ACTIVATIONS[self.sizes["activation"]](projected(self.W_1, inputs))
+        hidden = ACTIVATIONS[self.sizes["activation"]](project(self.W_1, inputs))
         if self.W_3 is not None:
-            hidden = hidden * projected(self.W_3, inputs)
+            hidden = hidden * project(self.W_3, inputs)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.sizes["dropout"], hidden.shape, hidden)
-        return projected(self.W_2, hidden if dropout_mask is None else hidden * dropout_mask)
+            dropout_mask = draw_mask(self.sizes["dropout"], hidden)
+        return project(self.W_2, hidden if dropout_mask is None else hidden * dropout_mask)
 
 
 def gelu(x: np.ndarray) -> np.ndarray:

@@ -64,16 +64,7 @@ class HardAttention(ScoredAttention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            score=score,
-            hidden_size=hidden_size,
-            num_positions=num_positions,
-            time_major=time_major,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         with self.name_scope():
             self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype)
         initialise(self)

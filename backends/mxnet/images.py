@@ -11,7 +11,7 @@ from mxnet.gluon import nn
 
 from attention_core.operators.images import PATCHES, VISION_TRANSFORMER
 from backends.mxnet.arrays import check
-from backends.mxnet.module import Specified, Uniform, drawn_mask, initialise, linear, projected
+from backends.mxnet.module import Specified, Uniform, draw_mask, initialise, linear, project
 from backends.mxnet.normalization import norm_layer
 from backends.mxnet.positions import LearnedPositions
 from backends.mxnet.transformer_layers import TransformerEncoderLayer
@@ -111,22 +111,7 @@ class VisionTransformer(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            height=height,
-            width=width,
-            channels=channels,
-            patch_size=patch_size,
-            num_classes=num_classes,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            activation=activation,
-            epsilon=epsilon,
-            dropout=dropout,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         parts = self.specification.inside(self.sizes)
         with self.name_scope():
             first = Uniform(features**-0.5)
@@ -188,16 +173,16 @@ class VisionTransformer(Specified):
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Gluon enters here, with positional arguments alone."""
         embedding_dropout_mask = options["embedding_dropout_mask"]
-        x = projected(self.W_p, _patches(images, self.sizes["patch_size"]))
+        x = project(self.W_p, _patches(images, self.sizes["patch_size"]))
         token = np.broadcast_to(self.class_token.data(x.ctx), (len(x), 1, x.shape[-1]))
         x = self.positions(np.concatenate([token, x], axis=1))
         if embedding_dropout_mask is None:
-            embedding_dropout_mask = drawn_mask(self.sizes["dropout"], x.shape, x)
+            embedding_dropout_mask = draw_mask(self.sizes["dropout"], x)
         x = x if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
             factors = {name: None if array is None else array[number] for name, array in masks.items()}
             x, of_heads = layer(x, need_weights=options["need_weights"], **factors)
             weights.append(of_heads)
-        x = projected(self.dense, self.norm(x[:, :1])[:, 0])
+        x = project(self.dense, self.norm(x[:, :1])[:, 0])
         return x, np.stack(weights) if options["need_weights"] else None

@@ -8,7 +8,7 @@ from attention_core.operators.linear import LINEAR_ATTENTION, LINEAR_ATTENTION_S
 from backends.mxnet.arrays import Lengths, check
 from backends.mxnet.masking import precise
 from backends.mxnet.memory import zero_masked
-from backends.mxnet.pooling import shown
+from backends.mxnet.pooling import zero_hidden
 
 __all__ = ["linear_attention", "linear_attention_step"]
 
@@ -68,7 +68,7 @@ def _linear_attention(
         return np.zeros((*queries.shape[:-1], values.shape[-1]), dtype=dtype, ctx=values.ctx)
     queries, keys, values = feature_map(queries), feature_map(keys), precise(values)
     if mask is not None:  # the features of 0 are 1
-        keys = shown(np.expand_dims(mask[..., 0, :], -1), keys)
+        keys = zero_hidden(np.expand_dims(mask[..., 0, :], -1), keys)
     ones = np.ones_like(values[..., :1])  # a feature of ones, whose weighted sum is the norm
     values = np.concatenate([values, ones], axis=-1)
     if causal:

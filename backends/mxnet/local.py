@@ -12,7 +12,7 @@ from backends.mxnet.arrays import Lengths, Offset
 from backends.mxnet.attention import Answer, Attention, ScoredAttention, attention_layer
 from backends.mxnet.masking import distances, positions, precise
 from backends.mxnet.memory import Memory
-from backends.mxnet.module import Uniform, drawn_mask, initialise, linear, projected
+from backends.mxnet.module import Uniform, draw_mask, initialise, linear, project
 from backends.mxnet.pooling import _attention_pooling
 
 __all__ = ["LocalAttention"]
@@ -74,19 +74,7 @@ class LocalAttention(ScoredAttention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            window=window,
-            mode=mode,
-            score=score,
-            hidden_size=hidden_size,
-            num_positions=num_positions,
-            dropout=dropout,
-            time_major=time_major,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         hidden_size = self.sizes["hidden_size"]
         with self.name_scope():
             self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype)
@@ -187,7 +175,7 @@ class LocalAttention(ScoredAttention):
         queries = self._to_batch_first(queries)
         scores = self._score(queries, memory.keys)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores.shape, scores)
+            dropout_mask = draw_mask(self.dropout, scores)
         if scores.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
             context, weights = _attention_pooling(scores, memory.values, None, None)
             return self._to_batch_first(context), weights if need_weights else None
@@ -214,7 +202,7 @@ class LocalAttention(ScoredAttention):
 
     def _centres(self, queries: np.ndarray, mask: np.ndarray | None, scores: np.ndarray) -> np.ndarray:
         """The position p that each query predicts, (batch, queries), with heads or without; float32 at least."""
-        hidden = npx.activation(projected(self.W_p, queries), act_type="tanh")
+        hidden = npx.activation(project(self.W_p, queries), act_type="tanh")
         share = npx.sigmoid(precise(np.dot(hidden, self.v_p.data(queries.ctx))))
         if mask is None:
             return scores.shape[-1] * share

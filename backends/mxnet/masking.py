@@ -395,11 +395,11 @@ def open_keys(scores: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     return seen * (mask if mask.ndim == scores.ndim else mask[:, None])
 
 
-def biased(scores: np.ndarray, bias: np.ndarray) -> np.ndarray:
+def add_bias(scores: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """Add a bias to the scores; one of -inf hides a key, whatever its score."""
     if scores.size == 0:
         return scores
-    bias = aligned(bias, scores.ndim)
+    bias = expand_to_rank(bias, scores.ndim)
     hidden = np.broadcast_to(bias == -np.inf, scores.shape)
     return np.where(hidden, np.full_like(scores, -np.inf), scores + bias)
 
@@ -410,12 +410,12 @@ def open_to(mask: np.ndarray | None, bias: np.ndarray | None) -> np.ndarray | No
         return mask
     opened = bias != -np.inf
     if mask is None:
-        return aligned(opened, max(opened.ndim, 3))
+        return expand_to_rank(opened, max(opened.ndim, 3))
     rank = max(opened.ndim, mask.ndim)
-    return aligned(opened, rank) * aligned(mask, rank)
+    return expand_to_rank(opened, rank) * expand_to_rank(mask, rank)
 
 
-def aligned(array: np.ndarray, rank: int) -> np.ndarray:
+def expand_to_rank(array: np.ndarray, rank: int) -> np.ndarray:
     """The array with an axis of size 1 for those of batch and heads that it leaves out."""
     return array.reshape(*array.shape[:-2], *(1,) * (rank - array.ndim), *array.shape[-2:])
 

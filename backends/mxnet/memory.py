@@ -9,7 +9,7 @@ from mxnet import np
 
 from backends.mxnet.arrays import Lengths, Offset, lengths
 from backends.mxnet.masking import _attention_mask, positions
-from backends.mxnet.pooling import for_each_head, shown
+from backends.mxnet.pooling import for_each_head, zero_hidden
 
 __all__ = ["Memory"]
 
@@ -33,8 +33,9 @@ def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None
     if keys.ndim == 4 and seen.shape[1] > max(keys.shape[1], 1):  # heads in groups
         seen = np.any(seen.reshape(len(seen), keys.shape[1], seen.shape[1] // keys.shape[1], seen.shape[-1]), axis=2)
     seen = np.expand_dims(seen, -1)
-    visible = shown(seen, keys)
-    return Memory(visible, visible if values is keys else shown(seen, values), allowed)  # a decoder's are the same
+    visible = zero_hidden(seen, keys)
+    # A decoder's keys and values are the same.
+    return Memory(visible, visible if values is keys else zero_hidden(seen, values), allowed)
 
 
 def in_heads(memory: Memory, queries: np.ndarray) -> Memory:
@@ -43,22 +44,22 @@ def in_heads(memory: Memory, queries: np.ndarray) -> Memory:
     return memory._replace(keys=keys, values=values)
 
 
-def extended(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
+def extend_memory(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
     """The memory with prepared steps behind its keys, or in place of those from position on."""
     num_keys, num_steps = memory.keys.shape[-2], steps.keys.shape[-2]
     keys, values = (np.concatenate(pair, axis=-2) for pair in zip(memory[:2], steps[:2], strict=True))
-    mask = joined_masks(memory, steps)
+    mask = join_masks(memory, steps)
     if position is None:
         return Memory(keys, values, mask)
     first = lengths(position, keys.ctx).astype("float64").reshape(-1, 1)
     places = np.expand_dims(positions(num_keys, keys.ctx), 0)
     step = places - first
     order = np.where((step >= 0) * (step < num_steps), num_keys + step, places + np.zeros_like(step)).astype("int64")
-    keys, values = (picked(array, order, -2) for array in (keys, values))
-    return Memory(keys, values, None if mask is None else picked(mask, order, -1))
+    keys, values = (take_along(array, order, -2) for array in (keys, values))
+    return Memory(keys, values, None if mask is None else take_along(mask, order, -1))
 
 
-def joined_masks(memory: Memory, steps: Memory) -> np.ndarray | None:
+def join_masks(memory: Memory, steps: Memory) -> np.ndarray | None:
     """What later queries may attend to: keys of the memory that any query could attend to, and the steps."""
     if memory.mask is None and steps.mask is None:
         return None
@@ -79,7 +80,7 @@ def at_step(memory: Memory, step: int) -> Memory:
     if memory.mask is None or memory.mask.shape[1] == 1:  # what its only row hides, `prepare` has cleared
         return memory
     row = memory.mask[:, step : step + 1]
-    return memory._replace(values=shown(np.expand_dims(row[:, 0], -1), memory.values), mask=row)
+    return memory._replace(values=zero_hidden(np.expand_dims(row[:, 0], -1), memory.values), mask=row)
 
 
 def last_open(memory: Memory) -> np.ndarray:
@@ -96,7 +97,7 @@ def last_open(memory: Memory) -> np.ndarray:
 # ------------------------------------------------------------------------------------------------ particular to MXNet
 
 
-def picked(array: np.ndarray, order: np.ndarray, axis: int) -> np.ndarray:
+def take_along(array: np.ndarray, order: np.ndarray, axis: int) -> np.ndarray:
     """The entries of an array along an axis, in an order for each sequence, or one for all."""
     if len(order) == 1:
         return np.take(array, order[0], axis=axis)

@@ -1,7 +1,8 @@
-"""What layers in MXNet share: the check at the door, drawn parameters and drawn dropout."""
+"""The base class of layers in MXNet: options, the check of a call, initial values and dropout masks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import mxnet as mx
@@ -14,16 +15,18 @@ from backends.mxnet.arrays import check
 
 
 class Specified(Block):
-    """What all layers share: options that are checked, and the check of a call.
+    """A layer of the specification, with checked options and checked calls.
 
-    A public method checks its arguments, once, and calls methods that begin with an underscore, which check nothing.
+    A constructor hands over its arguments, `locals()`, of which the specification's options are taken. A public method
+    checks its arguments, once, and calls methods that begin with an underscore, which check nothing.
     Gluon's own __call__, which runs the hooks and enters `forward`, stands between the two where a layer is called.
     """
 
     specification: Layer
 
-    def __init__(self, *, prefix: str | None, params: mx.gluon.ParameterDict | None, **options: Any) -> None:
-        super().__init__(prefix=prefix, params=params)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(prefix=arguments["prefix"], params=arguments["params"])
+        options = {option.name: arguments[option.name] for option in self.specification.options}
         self.sizes = check_options(self.specification, **options)
 
     def _check(self, method: str, **arguments: Any) -> None:
@@ -41,7 +44,7 @@ class Specified(Block):
         verbose: bool = False,
         force_reinit: bool = False,
     ) -> None:
-        """Give the matrices new values by an initializer; without one, all values are those of the constructor.
+        """Initialize the matrices; without an initializer, all values are those of the constructor.
 
         Biases and vectors keep initializers of their own, as biases do in Gluon. A block around the layer needs
         force_reinit=True: the layer has values, which Gluon does not replace otherwise, but warns.
@@ -57,12 +60,13 @@ class Specified(Block):
 
 
 def dtype_of(layer: Block) -> Any:
-    """The floating type that a layer has fixed: that of its parameters, or None where it has none."""
+    """Return the floating type of a layer's parameters; None if it has none."""
     return next((parameter.dtype for parameter in layer.collect_params().values()), None)
 
 
-def drawn_mask(rate: float, shape: tuple[int, ...], like: np.ndarray) -> np.ndarray | None:
-    """A dropout mask from MXNet's own generator, or None where nothing is dropped."""
+def draw_mask(rate: float, like: np.ndarray, *, shape: tuple[int, ...] | None = None) -> np.ndarray | None:
+    """Draw a dropout mask, in the shape of an array unless another is given; None where nothing is dropped."""
+    shape = like.shape if shape is None else shape
     if rate == 0.0 or 0 in shape or not autograd.is_training():
         return None
     return npx.dropout(np.ones(shape, dtype=like.dtype, ctx=like.ctx), p=rate)
@@ -87,15 +91,15 @@ class Number(Block):
             self.value = self.params.get("value", shape=(1,), dtype=dtype, init=mx.init.Constant(value))
 
     def data(self) -> np.ndarray:
-        """The number, as of a parameter."""
+        """Return the number, as a parameter does."""
         return self.value.data().reshape(())
 
     def grad(self) -> np.ndarray:
-        """Its gradient, as of a parameter."""
+        """Return its gradient, as a parameter does."""
         return self.value.grad().reshape(())
 
     def set_data(self, number: np.ndarray) -> None:
-        """Set it, as a parameter."""
+        """Set it, as a parameter does."""
         self.value.set_data(number.reshape(1))
 
 
@@ -107,7 +111,7 @@ class Uniform(mx.init.Uniform):
 
 
 def initialise(block: Block) -> None:
-    """Give values to the block's parameters, since their sizes are known, except to those shared with another block."""
+    """Initialize the block's parameters, since their sizes are known, except those shared with another block."""
     for parameter in block.collect_params().values():
         if parameter._data is None:
             parameter.initialize()
@@ -118,7 +122,7 @@ def initialise(block: Block) -> None:
 
 
 def linear(inputs: int, outputs: int, *, use_bias: bool, dtype: str) -> nn.Dense:
-    """A linear map of the last axis."""
+    """Make a linear map of the last axis."""
     drawn = Uniform(inputs**-0.5)
     return nn.Dense(
         outputs,
@@ -131,8 +135,20 @@ def linear(inputs: int, outputs: int, *, use_bias: bool, dtype: str) -> nn.Dense
     )
 
 
-def projected(dense: nn.Dense, inputs: np.ndarray) -> np.ndarray:
-    """The linear map of the inputs, of which there may be none: MXNet then writes foreign memory into gradients."""
+def project(dense: nn.Dense, inputs: np.ndarray) -> np.ndarray:
+    """Project the inputs by a layer; of empty ones, MXNet would write foreign memory into gradients."""
     if inputs.size == 0:
         return np.zeros((*inputs.shape[:-1], dense.weight.shape[0]), dtype=inputs.dtype, ctx=inputs.ctx)
     return dense(inputs)
+
+
+def embedding(vocab_size: int, embed_size: int, *, dtype: str) -> nn.Embedding:
+    """Make a table with a row for each token id."""
+    return nn.Embedding(vocab_size, embed_size, dtype=dtype, weight_initializer=Uniform(embed_size**-0.5))
+
+
+def embed(layer: nn.Embedding, tokens: np.ndarray) -> np.ndarray:
+    """Look up the rows of the tokens; of none, MXNet would read foreign memory or crash."""
+    if tokens.size == 0:
+        return np.zeros((*tokens.shape, layer.weight.shape[1]), dtype=layer.weight.dtype, ctx=tokens.ctx)
+    return layer(tokens)

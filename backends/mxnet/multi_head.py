@@ -19,8 +19,8 @@ from backends.mxnet.arrays import Lengths, Offset, check
 from backends.mxnet.attention import Answer, Attention, ScoredAttention, attention_layer
 from backends.mxnet.masking import _attention_mask, positions
 from backends.mxnet.memory import Memory
-from backends.mxnet.module import initialise, linear, projected
-from backends.mxnet.pooling import shown
+from backends.mxnet.module import initialise, linear, project
+from backends.mxnet.pooling import zero_hidden
 from backends.mxnet.positions import RotaryPositions
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance", "attention_rollout"]
@@ -103,24 +103,7 @@ class MultiHeadAttention(ScoredAttention):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            num_heads=num_heads,
-            key_size=key_size,
-            value_size=value_size,
-            hidden_size=hidden_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            num_positions=num_positions,
-            softcap=softcap,
-            bias=bias,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            dropout=dropout,
-            time_major=time_major,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         hidden_size, of_keys = self.sizes["hidden_size"], self.sizes["num_key_heads · head_size"]
         parts = self.specification.inside(self.sizes)
         with self.name_scope():
@@ -282,7 +265,7 @@ class MultiHeadAttention(ScoredAttention):
             OptionError: heads that the layer does not have, a head that is named twice, or all heads
         """
         self._check("pruned", heads=heads)
-        return self._pruned(heads)
+        return self._prune(heads)
 
     def _prepare(
         self,
@@ -298,8 +281,8 @@ class MultiHeadAttention(ScoredAttention):
             if allowed.ndim == 3:
                 allowed = allowed[:, None]
             seen = np.expand_dims(np.any(np.any(allowed, axis=-2), axis=-2), -1)
-            keys, values = shown(seen, keys), shown(seen, values)
-        heads = projected(self.W_k, keys), projected(self.W_v, values)
+            keys, values = zero_hidden(seen, keys), zero_hidden(seen, values)
+        heads = project(self.W_k, keys), project(self.W_v, values)
         keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
         keys = keys if self.rotary is None else self.rotary._rotate(keys, position)
         return Memory(self._project(keys), values, allowed)
@@ -316,17 +299,17 @@ class MultiHeadAttention(ScoredAttention):
         head_mask: np.ndarray | None = None,
         dropout_mask: np.ndarray | None = None,
     ) -> Answer:
-        queries = split_heads(projected(self.W_q, self._to_batch_first(queries)), self.sizes["head_size"])
+        queries = split_heads(project(self.W_q, self._to_batch_first(queries)), self.sizes["head_size"])
         queries = queries if self.rotary is None else self.rotary._rotate(queries, offset)
         heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask.reshape(-1, head_mask.shape[-1], 1, 1)
-        context = self._to_batch_first(projected(self.W_o, joined_heads(heads)))
+        context = self._to_batch_first(project(self.W_o, merge_heads(heads)))
         if weights is None:
             return context, None
         return context, weights if per_head else mean_of_heads(weights)
 
-    def _pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+    def _prune(self, heads: Sequence[int]) -> MultiHeadAttention:
         config, of_queries, of_keys = remaining(self.sizes, heads)
         weight = self.W_q.weight.data()
         with weight.ctx:
@@ -356,7 +339,7 @@ def split_heads(array: np.ndarray, head_size: int) -> np.ndarray:
     return np.swapaxes(array.reshape(batch, steps, heads, head_size), 1, 2)
 
 
-def joined_heads(heads: np.ndarray) -> np.ndarray:
+def merge_heads(heads: np.ndarray) -> np.ndarray:
     """Turn (batch, heads, steps, features of a head) into (batch, steps, features of all heads)."""
     shape = (heads.shape[0], heads.shape[2], heads.shape[1] * heads.shape[3])
     if heads.size == 0:

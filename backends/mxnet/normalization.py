@@ -48,7 +48,7 @@ class LayerNorm(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(features=features, epsilon=epsilon, bias=bias, prefix=prefix, params=params)
+        super().__init__(locals())
         with self.name_scope():
             self.g = self.params.get("g", shape=(features,), dtype=dtype, init=mx.init.One())
             self.b = self.params.get("b", shape=(features,), dtype=dtype, init=mx.init.Zero()) if bias else None
@@ -72,7 +72,7 @@ class LayerNorm(Specified):
         """Normalize each step; Gluon enters here."""
         if inputs.size == 0:  # a sum over nothing fails in a backward of MXNet
             return np.zeros_like(inputs)
-        wide = widened(inputs)
+        wide = widen(inputs)
         centred = wide - wide.mean(axis=-1, keepdims=True)
         scaled = self.g.data().astype(wide.dtype) * scaled_to_one(centred, self.sizes["epsilon"])
         return (scaled if self.b is None else scaled + self.b.data().astype(wide.dtype)).astype(inputs.dtype)
@@ -110,7 +110,7 @@ class RMSNorm(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(features=features, epsilon=epsilon, prefix=prefix, params=params)
+        super().__init__(locals())
         with self.name_scope():
             self.g = self.params.get("g", shape=(features,), dtype=dtype, init=mx.init.One())
         initialise(self)
@@ -132,13 +132,13 @@ class RMSNorm(Specified):
         """Normalize each step; Gluon enters here."""
         if inputs.size == 0:  # a sum over nothing fails in a backward of MXNet
             return np.zeros_like(inputs)
-        wide = widened(inputs)
+        wide = widen(inputs)
         scaled = self.g.data().astype(wide.dtype) * scaled_to_one(wide, self.sizes["epsilon"])
         return scaled.astype(inputs.dtype)
 
 
-def widened(inputs: np.ndarray) -> np.ndarray:
-    """The inputs in the type that they are normalized in: half precision in float32."""
+def widen(inputs: np.ndarray) -> np.ndarray:
+    """Half-precision inputs as float32, for normalization."""
     return inputs if inputs.dtype == "float64" else inputs.astype("float32")
 
 

@@ -71,14 +71,14 @@ def average(
     if weights.size == 0 or values.size == 0:  # over an empty axis, MXNet reads foreign memory or crashes
         return np.zeros((*weights.shape[:-1], values.shape[-1]), dtype=values.dtype, ctx=values.ctx)
     if allowed is not None:  # a weight of 0 does not silence a NaN, so values that no query may attend to are cleared
-        values = shown(np.expand_dims(np.any(allowed, axis=-2), -1), values)
+        values = zero_hidden(np.expand_dims(np.any(allowed, axis=-2), -1), values)
     return npx.batch_dot(weights if dropout_mask is None else weights * dropout_mask, values)
 
 
 # ------------------------------------------------------------------------------------------------ particular to MXNet
 
 
-def shown(seen: np.ndarray, values: np.ndarray) -> np.ndarray:
+def zero_hidden(seen: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Clear the values that no query may attend to."""
     if values.size == 0:
         return values

@@ -66,7 +66,7 @@ class SinusoidalPositions(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(features=features, layout=layout, prefix=prefix, params=params)
+        super().__init__(locals())
 
     def __call__(self, inputs: np.ndarray, *, offset: int = 0) -> np.ndarray:
         """Add the positions, starting at offset.
@@ -127,7 +127,7 @@ class LearnedPositions(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(num_positions=num_positions, features=features, prefix=prefix, params=params)
+        super().__init__(locals())
         with self.name_scope():
             self.P = nn.Embedding(num_positions, features, dtype=dtype, weight_initializer=Uniform(features**-0.5))
         initialise(self)
@@ -195,7 +195,7 @@ class RotaryPositions(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(features=features, layout=layout, base=base, prefix=prefix, params=params)
+        super().__init__(locals())
 
     def __call__(self, inputs: np.ndarray, *, offset: Offset | None = None) -> np.ndarray:
         """Rotate the inputs, whose first step is at position offset.

@@ -12,7 +12,7 @@ from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
 from backends.mxnet.arrays import Lengths, lengths
-from backends.mxnet.module import Specified, Uniform, drawn_mask, initialise
+from backends.mxnet.module import Specified, Uniform, draw_mask, initialise
 
 __all__ = ["GRU", "LSTM"]
 
@@ -43,15 +43,7 @@ class Recurrent(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            input_size=input_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         shapes = self.specification.own_shapes(self.sizes)
         with self.name_scope():
             self.layers, self.backward_layers = nn.Sequential(), nn.Sequential()
@@ -127,7 +119,7 @@ class Recurrent(Specified):
         if batch == 0 or steps == 0:  # over an empty axis, MXNet reads foreign memory or crashes
             return np.zeros((batch, steps, self.sizes["output_size"]), **like), state
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, self._between(batch, steps), inputs)
+            dropout_mask = draw_mask(self.dropout, inputs, shape=self._between(batch, steps))
         inputs = np.swapaxes(inputs, 0, 1)  # the kernel takes time first
         if valid_lens is not None:
             valid_lens = np.minimum(np.maximum(lengths(valid_lens, inputs.ctx).astype("int64"), 0), steps)
@@ -157,7 +149,7 @@ class Recurrent(Specified):
         if inputs.shape[0] == 0:  # over an empty axis, MXNet reads foreign memory or crashes
             return np.zeros((0, self.sizes["output_size"]), dtype=inputs.dtype, ctx=inputs.ctx), state
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, self._between(inputs.shape[0]), inputs)
+            dropout_mask = draw_mask(self.dropout, inputs, shape=self._between(inputs.shape[0]))
         output, states = inputs, []
         for index, weights in enumerate(self.layers):
             if index > 0 and dropout_mask is not None:
@@ -191,12 +183,12 @@ class Recurrent(Specified):
         return split(state, self.sizes["state_size"] // self.sizes["hidden_size"])
 
     def _between(self, *batch: int) -> tuple[int, ...]:
-        """Give the shape of a dropout mask between the layers."""
+        """Return the shape of a dropout mask between the layers."""
         return self.sizes["num_layers - 1"], *batch, self.sizes["output_size"]
 
     # particular to MXNet
 
-    def _fused(self, weights: Weights, ctx: mx.Context) -> list[np.ndarray]:
+    def _kernel_weights(self, weights: Weights, ctx: mx.Context) -> list[np.ndarray]:
         """Arrange the parameters with the gates side by side."""
         W, U, b = (parameter.data(ctx) for parameter in (weights.W, weights.U, weights.b))
         return [W.reshape(-1, W.shape[-1]), U.reshape(-1, U.shape[-1]), b.reshape(-1)]
@@ -243,7 +235,7 @@ class GRU(Recurrent):
     def _run_forward(
         self, weights: Weights, inputs: np.ndarray, state: State, lens: np.ndarray | None
     ) -> tuple[np.ndarray, State]:
-        (W, U, b, b_hn), hidden = self._fused(weights, inputs.ctx), self.sizes["hidden_size"]
+        (W, U, b, b_hn), hidden = self._kernel_weights(weights, inputs.ctx), self.sizes["hidden_size"]
         # The kernel's hidden biases of r and z are redundant, and 0 here.
         parameters, before = flat(W, U, b, np.zeros_like(b[: 2 * hidden]), b_hn), np.expand_dims(state[0], 0)
         options = {"mode": "gru", "state_size": hidden, "num_layers": 1, "state_outputs": True}
@@ -252,7 +244,7 @@ class GRU(Recurrent):
 
     def _cell(self, weights: Weights, inputs: np.ndarray, state: State) -> State:
         """Compute h'."""
-        W, U, b, b_hn = self._fused(weights, inputs.ctx)
+        W, U, b, b_hn = self._kernel_weights(weights, inputs.ctx)
         x_r, x_z, x_n = split(npx.fully_connected(inputs, W, b, num_hidden=b.size), 3)
         h_r, h_z, h_n = split(npx.fully_connected(state[0], U, no_bias=True, num_hidden=b.size), 3)
         r, z = npx.sigmoid(x_r + h_r), npx.sigmoid(x_z + h_z)
@@ -261,9 +253,9 @@ class GRU(Recurrent):
 
     # particular to MXNet
 
-    def _fused(self, weights: Weights, ctx: mx.Context) -> list[np.ndarray]:
+    def _kernel_weights(self, weights: Weights, ctx: mx.Context) -> list[np.ndarray]:
         """Arrange the parameters with the gates side by side; and b_hn."""
-        return [*super()._fused(weights, ctx), weights.b_hn.data(ctx)]
+        return [*super()._kernel_weights(weights, ctx), weights.b_hn.data(ctx)]
 
 
 class LSTM(Recurrent):
@@ -309,7 +301,7 @@ class LSTM(Recurrent):
     def _run_forward(
         self, weights: Weights, inputs: np.ndarray, state: State, lens: np.ndarray | None
     ) -> tuple[np.ndarray, State]:
-        W, U, b = self._fused(weights, inputs.ctx)
+        W, U, b = self._kernel_weights(weights, inputs.ctx)
         if lens is not None:
             # The kernel returns the cells of the last step alone, so padding has to leave them as they are: one more
             # input, 1 where there is padding, closes the input gate and opens the forget gate, both to the last bit.
@@ -327,7 +319,7 @@ class LSTM(Recurrent):
 
     def _cell(self, weights: Weights, inputs: np.ndarray, state: State) -> State:
         """Compute h' and c'."""
-        (W, U, b), (hidden, cells) = self._fused(weights, inputs.ctx), state
+        (W, U, b), (hidden, cells) = self._kernel_weights(weights, inputs.ctx), state
         gates = npx.fully_connected(inputs, W, b, num_hidden=b.size)
         i, f, g, o = split(gates + npx.fully_connected(hidden, U, no_bias=True, num_hidden=b.size), 4)
         cells = npx.sigmoid(f) * cells + npx.sigmoid(i) * npx.activation(g, act_type="tanh")

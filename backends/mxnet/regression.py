@@ -46,7 +46,7 @@ class NadarayaWatson(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(width=width, learned=learned, prefix=prefix, params=params)
+        super().__init__(locals())
         with self.name_scope():
             self.kernel = KernelAttention(width=width, learned=learned, dtype=dtype)
 

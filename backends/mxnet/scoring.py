@@ -12,9 +12,8 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
+from backends.mxnet import kernels
 from backends.mxnet.arrays import check
-from backends.mxnet.blocked.additive import ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE, blocked_additive_score
-from backends.mxnet.blocked.choice import use_blocks
 
 __all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 
@@ -101,8 +100,9 @@ def _additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> n
         ones = np.ones((*keys.shape[:-1], 1), dtype=keys.dtype, ctx=keys.ctx)
         hidden = npx.activation(npx.batch_dot(ones, queries) + keys, act_type="tanh")
         return np.expand_dims(np.dot(hidden, w_v), -2)
-    if use_blocks(queries, keys, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE):
-        return blocked_additive_score(queries, keys, w_v)
+    kernel = kernels.of("additive_score", queries, keys, w_v)
+    if kernel is not None:
+        return kernel(queries, keys, w_v)
     hidden = np.expand_dims(queries, -2) + np.expand_dims(keys, -3)
     # np.tanh is slower than the activation function, and less accurate in float32.
     return np.dot(npx.activation(hidden, act_type="tanh"), w_v)
@@ -210,5 +210,5 @@ def direction(vectors: np.ndarray) -> np.ndarray:
 
 
 def no_scores(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Give the scores if an axis is empty: over one, MXNet's products read foreign memory or crash."""
+    """Return the scores if an axis is empty: over one, MXNet's products read foreign memory or crash."""
     return np.zeros((*queries.shape[:-1], keys.shape[-2]), dtype=queries.dtype, ctx=queries.ctx)

@@ -69,7 +69,7 @@ def beam_search(
     # Hypothesis w of sequence b is row b · width + w: each step is one step of the decoder.
     sequences = np.arange(batch, dtype="int64", ctx=ctx)
     state, first = reordered(state, np.repeat(sequences, width)), sequences[:, None] * width
-    memory = Memory(*(repeated(part, width) for part in memory))
+    memory = Memory(*(repeat_rows(part, width) for part in memory))
     # All hypotheses are the same at first: one of them is continued.
     nowhere, alone = np.full((width,), -np.inf, **exact), np.arange(width, dtype="int64", ctx=ctx) == 0
     totals = np.broadcast_to(np.where(alone, np.zeros_like(nowhere), nowhere), (batch, width))
@@ -79,7 +79,7 @@ def beam_search(
     counts = np.zeros((batch, width), dtype="int32", ctx=ctx)
     running, steps = np.ones((batch, width), dtype="bool", ctx=ctx), []
     for _ in range(max_steps):
-        if decided(totals, counts, running, num_best, max_steps, length_penalty).all():
+        if is_decided(totals, counts, running, num_best, max_steps, length_penalty).all():
             break
         logits, state, attended = step(token, state, memory)
         logs = np.reshape(log_softmax(logits.astype(exact["dtype"])), (batch, width, vocab_size))
@@ -129,7 +129,7 @@ def first_best(ranked: np.ndarray, width: int) -> np.ndarray:
     return np.stack(best, axis=-1)
 
 
-def decided(
+def is_decided(
     totals: np.ndarray,
     counts: np.ndarray,
     running: np.ndarray,
@@ -164,7 +164,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
 
 
-def repeated(array: np.ndarray | None, width: int) -> np.ndarray | None:
+def repeat_rows(array: np.ndarray | None, width: int) -> np.ndarray | None:
     """Repeat every row of the batch width times; a mask's only row stays alone."""
     if array is None or (array.shape[0] == 1 and array.dtype == "bool"):
         return array

@@ -12,9 +12,9 @@ from attention_core.operators.segments import SEGMENT_ATTENTION
 from backends.mxnet.attention import attention_layer
 from backends.mxnet.masking import distances, positions
 from backends.mxnet.memory import Memory
-from backends.mxnet.module import Specified, Uniform, initialise, linear, projected
-from backends.mxnet.multi_head import joined_heads, mean_of_heads, split_heads
-from backends.mxnet.pooling import shown
+from backends.mxnet.module import Specified, Uniform, initialise, linear, project
+from backends.mxnet.multi_head import mean_of_heads, merge_heads, split_heads
+from backends.mxnet.pooling import zero_hidden
 from backends.mxnet.positions import SinusoidalPositions
 from backends.mxnet.scoring import _dot_score
 
@@ -78,15 +78,7 @@ class SegmentAttention(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            bias=bias,
-            dropout=dropout,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         hidden_size, of_head = self.sizes["hidden_size"], (self.sizes["heads"], self.sizes["head_size"])
         parts, init = self.specification.inside(self.sizes), Uniform(self.sizes["hidden_size"] ** -0.5)
         with self.name_scope():
@@ -158,13 +150,13 @@ class SegmentAttention(Specified):
         allowed = distances(num_queries, num_keys, None, inputs.ctx)[:, None] <= num_keys - num_queries
         if mask is not None:
             allowed = allowed * (mask[:, None] if mask.ndim == 3 else mask)  # the and of booleans
-            steps = shown(np.expand_dims(np.any(np.any(allowed, axis=-2), axis=-2), -1), steps)
-        heads = projected(self.W_q, inputs), projected(self.W_k, steps), projected(self.W_v, steps)
+            steps = zero_hidden(np.expand_dims(np.any(np.any(allowed, axis=-2), axis=-2), -1), steps)
+        heads = project(self.W_q, inputs), project(self.W_k, steps), project(self.W_v, steps)
         queries, keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
         by_content = queries + np.expand_dims(self.u.data(queries.ctx), 1)
         by_distance = self._by_distance(queries, num_keys)
         context, weights = self.scored._attend(by_content, Memory(keys, values, allowed), bias=by_distance, **options)
-        context = projected(self.W_o, joined_heads(context))
+        context = project(self.W_o, merge_heads(context))
         if weights is None:
             return context, None
         return context, weights if per_head else mean_of_heads(weights)
@@ -174,13 +166,13 @@ class SegmentAttention(Specified):
         zeros = np.zeros((num_keys, self.sizes["query_size"]), dtype=queries.dtype, ctx=queries.ctx)
         farthest_first = num_keys - 1 - positions(num_keys, queries.ctx)
         encoded = zeros if zeros.size == 0 else self.positions._add(zeros, farthest_first)
-        distances = split_heads(np.expand_dims(projected(self.W_r, encoded), 0), self.sizes["head_size"])
+        distances = split_heads(np.expand_dims(project(self.W_r, encoded), 0), self.sizes["head_size"])
         distances = np.broadcast_to(distances, (len(queries), *distances.shape[1:]))
         scores = _dot_score(queries + np.expand_dims(self.v.data(queries.ctx), 1), distances)
-        return shifted(scores) * self.sizes["head_size"] ** -0.5
+        return shift_rows(scores) * self.sizes["head_size"] ** -0.5
 
 
-def shifted(scores: np.ndarray) -> np.ndarray:
+def shift_rows(scores: np.ndarray) -> np.ndarray:
     """Turn columns of distances, farthest first, into columns of keys: row i moves queries - 1 - i places forward."""
     *leading, num_queries, num_keys = scores.shape
     if scores.size == 0:  # MXNet does not reshape it

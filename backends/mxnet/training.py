@@ -16,7 +16,7 @@ from backends.mxnet.arrays import Lengths, check, from_numpy, lengths
 from backends.mxnet.decoders import Decoder
 from backends.mxnet.masking import precise
 from backends.mxnet.module import check_ids
-from backends.mxnet.parameters import get_parameters, located
+from backends.mxnet.parameters import get_parameters, locate_parameters
 from backends.mxnet.transformer import TransformerDecoder
 from backends.mxnet.translation import EncoderDecoder, TransformerTranslator, Translator
 
@@ -215,7 +215,7 @@ class Trainer:
             self.model.specification, self.model.sizes, self.model.decoder.embedding.weight.dtype, moments, arrays
         )
         self.optimizer.resume(int(arrays["step"]))
-        for name, parameter, axes in located(self.model):
+        for name, parameter, axes in locate_parameters(self.model):
             given = [arrays[f"{moment}.{name}"] for moment in moments]
             given = given if axes is None else [array.transpose(numpy.argsort(axes)) for array in given]
             ctx = parameter.data().ctx

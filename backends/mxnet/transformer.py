@@ -15,10 +15,19 @@ from attention_core.operators.transformer import (
 )
 from attention_core.specification import Part
 from backends.mxnet.arrays import Lengths, Offset
-from backends.mxnet.encoders import embedded, embedding
-from backends.mxnet.masking import _attention_mask, aligned, distances
+from backends.mxnet.masking import _attention_mask, distances, expand_to_rank
 from backends.mxnet.memory import Memory
-from backends.mxnet.module import Specified, Uniform, check_ids, drawn_mask, initialise, linear, projected
+from backends.mxnet.module import (
+    Specified,
+    Uniform,
+    check_ids,
+    draw_mask,
+    embed,
+    embedding,
+    initialise,
+    linear,
+    project,
+)
 from backends.mxnet.multi_head import mean_of_heads
 from backends.mxnet.normalization import norm_layer
 from backends.mxnet.positions import LearnedPositions, SinusoidalPositions, _alibi_bias, _relative_bias
@@ -125,32 +134,7 @@ class TransformerEncoder(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            positions=positions,
-            num_positions=num_positions,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            causal=causal,
-            last_norm=last_norm,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         parts = self.specification.inside(self.sizes)
         with self.name_scope():
             self.embedding = embedding(vocab_size, features, dtype=dtype)
@@ -227,11 +211,11 @@ class TransformerEncoder(Specified):
     ) -> tuple[np.ndarray, np.ndarray | Any]:
         """Gluon enters here, with positional arguments alone."""
         embedding_dropout_mask = options["embedding_dropout_mask"]
-        x = self.sizes["features"] ** 0.5 * embedded(self.embedding, tokens)
+        x = self.sizes["features"] ** 0.5 * embed(self.embedding, tokens)
         x = x if self.positions is None else self.positions(x)
-        bias = biased(self, options["bias"], x, x.shape[1], None)
+        bias = position_bias(self, options["bias"], x, x.shape[1], None)
         if embedding_dropout_mask is None:
-            embedding_dropout_mask = drawn_mask(self.sizes["dropout"], x.shape, x)
+            embedding_dropout_mask = draw_mask(self.sizes["dropout"], x)
         x = x if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -334,33 +318,7 @@ class TransformerDecoder(Specified):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            positions=positions,
-            num_positions=num_positions,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            last_norm=last_norm,
-            tied=tied,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         parts = self.specification.inside(self.sizes)
         with self.name_scope():
             self.embedding = embedding(vocab_size, features, dtype=dtype)
@@ -625,12 +583,12 @@ class TransformerDecoder(Specified):
         embedding_dropout_mask: np.ndarray | None = None,
         **masks: np.ndarray | None,
     ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Give the features that the logits are projected from, and the weights of every layer."""
-        x = self.sizes["features"] ** 0.5 * embedded(self.embedding, tokens)
+        """Return the features that the logits are projected from, and the weights of every layer."""
+        x = self.sizes["features"] ** 0.5 * embed(self.embedding, tokens)
         x = x if self.positions is None else self.positions(x)
-        bias = biased(self, bias, x, x.shape[1], None)
+        bias = position_bias(self, bias, x, x.shape[1], None)
         if embedding_dropout_mask is None:
-            embedding_dropout_mask = drawn_mask(self.sizes["dropout"], x.shape, x)
+            embedding_dropout_mask = draw_mask(self.sizes["dropout"], x)
         x = x if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -638,7 +596,7 @@ class TransformerDecoder(Specified):
             factors |= {"need_weights": need_weights, "bias": bias}
             x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
             weights.append(of_heads)
-        return self._normalized(x), weights
+        return self._normalize(x), weights
 
     def _start(self, memory: Memory, max_steps: int) -> TransformerState:
         """Zeros, with room for the steps."""
@@ -652,27 +610,27 @@ class TransformerDecoder(Specified):
         self, tokens: np.ndarray, state: TransformerState, memory: Memory
     ) -> tuple[np.ndarray, TransformerState, np.ndarray]:
         room, features = state.keys.shape[-2], self.sizes["features"]
-        x = features**0.5 * embedded(self.embedding, tokens)
+        x = features**0.5 * embed(self.embedding, tokens)
         if self.positions is not None:
             x = self.positions._add(x, np.minimum(state.position, max(room - 1, 0))) if x.size else x
         x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
-        bias = biased(self, None, x, room, state.position)
+        bias = position_bias(self, None, x, room, state.position)
         for number, layer in enumerate(self.layers):
             past = Memory(state.keys[:, number], state.values[:, number], None)
             prepared = Memory(memory.keys[:, number], memory.values[:, number], mask)
             x, after, weights = layer._step(x, past, state.position, prepared, bias)
             kept.append(after)
         keys, values = (np.stack(arrays, axis=1) for arrays in list(zip(*kept, strict=True))[:2])
-        logits = self._logits(self._normalized(x))
+        logits = self._logits(self._normalize(x))
         return logits[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
 
-    def _normalized(self, x: np.ndarray) -> np.ndarray:
+    def _normalize(self, x: np.ndarray) -> np.ndarray:
         """The output of the last layer, by the norm of norm='pre'."""
         return x if self.norm is None else self.norm(x)
 
     def _logits(self, features: np.ndarray) -> np.ndarray:
         if self.dense is not None or features.size == 0:
-            return projected(self.dense or self.embedding, features)
+            return project(self.dense or self.embedding, features)
         weight = self.embedding.weight.data(features.ctx)
         return npx.fully_connected(features, weight, num_hidden=weight.shape[0], no_bias=True, flatten=False)
 
@@ -687,7 +645,7 @@ def positions_layer(part: Part | None, *, dtype: str) -> Block | None:
     return LAYERS[part.layer.name](**part.config, **({"dtype": dtype} if part.layer.trainable else {}))
 
 
-def biased(
+def position_bias(
     stack: TransformerEncoder | TransformerDecoder,
     bias: np.ndarray | None,
     like: np.ndarray,
@@ -704,7 +662,7 @@ def biased(
     else:
         added = _alibi_bias(sizes["num_heads"], distance, like.dtype)
     added = added.astype(like.dtype, copy=False)
-    return added if bias is None else added + aligned(bias, 4)
+    return added if bias is None else added + expand_to_rank(bias, 4)
 
 
 def rows_of(state: TransformerState, rows: np.ndarray) -> TransformerState:

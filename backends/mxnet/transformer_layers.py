@@ -16,10 +16,10 @@ from backends.mxnet.arrays import Lengths, lengths
 from backends.mxnet.feed_forward import FeedForward
 from backends.mxnet.masking import distances, positions
 from backends.mxnet.memory import Memory
-from backends.mxnet.module import Specified, drawn_mask
+from backends.mxnet.module import Specified, draw_mask
 from backends.mxnet.multi_head import MultiHeadAttention
 from backends.mxnet.normalization import norm_layer
-from backends.mxnet.pooling import shown
+from backends.mxnet.pooling import zero_hidden
 
 __all__ = ["TransformerEncoderLayer", "TransformerDecoderLayer"]
 
@@ -29,8 +29,9 @@ Sublayer = Callable[[np.ndarray], np.ndarray]
 class TransformerLayer(Specified):
     """What the layers share: self-attention, a feed-forward network, and how a sublayer is added."""
 
-    def __init__(self, *, dtype: str, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
+        dtype = arguments["dtype"]
         parts = self.specification.inside(self.sizes)
         with self.name_scope():
             self.self_attention = MultiHeadAttention(**parts["self_attention"].config, dtype=dtype)
@@ -38,13 +39,13 @@ class TransformerLayer(Specified):
             self.norm_1 = norm_layer(parts["norm_1"], dtype=dtype)
             self.norm_2 = norm_layer(parts["norm_2"], dtype=dtype)
 
-    def _added(self, number: int, x: np.ndarray, sublayer: Sublayer, dropout_mask: np.ndarray | None) -> np.ndarray:
+    def _add_sublayer(
+        self, number: int, x: np.ndarray, sublayer: Sublayer, dropout_mask: np.ndarray | None
+    ) -> np.ndarray:
         """norm(x + f(x)), or x + f(norm(x)); number counts the sublayers from 1."""
         norm, pre = getattr(self, f"norm_{number}"), self.sizes["norm"] == "pre"
         added = sublayer(norm(x) if pre else x)
-        mask = (
-            drawn_mask(self.sizes["dropout"], added.shape, added) if dropout_mask is None else dropout_mask[number - 1]
-        )
+        mask = draw_mask(self.sizes["dropout"], added) if dropout_mask is None else dropout_mask[number - 1]
         added = added if mask is None else added * mask
         return x + added if pre else norm(x + added)
 
@@ -117,26 +118,7 @@ class TransformerEncoderLayer(TransformerLayer):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            causal=causal,
-            dtype=dtype,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
 
     def __call__(
         self,
@@ -195,7 +177,7 @@ class TransformerEncoderLayer(TransformerLayer):
             mask = causal if mask is None else mask * (causal if mask.ndim == 3 else causal[:, None])
         weights = None
 
-        def attended(x: np.ndarray) -> np.ndarray:
+        def self_attention(x: np.ndarray) -> np.ndarray:
             nonlocal weights
             context, weights = self.self_attention(
                 *(x, x, x, valid_lens, mask),
@@ -206,8 +188,10 @@ class TransformerEncoderLayer(TransformerLayer):
             )
             return context
 
-        x = self._added(1, without_padding(inputs, valid_lens), attended, dropout_mask)
-        x = self._added(2, x, lambda x: self.feed_forward(x, dropout_mask=options["hidden_dropout_mask"]), dropout_mask)
+        x = self._add_sublayer(1, without_padding(inputs, valid_lens), self_attention, dropout_mask)
+        x = self._add_sublayer(
+            2, x, lambda x: self.feed_forward(x, dropout_mask=options["hidden_dropout_mask"]), dropout_mask
+        )
         return without_padding(x, valid_lens), weights
 
 
@@ -282,26 +266,7 @@ class TransformerDecoderLayer(TransformerLayer):
         prefix: str | None = None,
         params: mx.gluon.ParameterDict | None = None,
     ) -> None:
-        super().__init__(
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            memory_size=memory_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            dtype=dtype,
-            prefix=prefix,
-            params=params,
-        )
+        super().__init__(locals())
         parts = self.specification.inside(self.sizes)
         with self.name_scope():
             self.cross_attention = MultiHeadAttention(**parts["cross_attention"].config, dtype=dtype)
@@ -376,14 +341,14 @@ class TransformerDecoderLayer(TransformerLayer):
         weighing = {"per_head": options["need_weights"], "need_weights": options["need_weights"]}
         weights = self_weights = None
 
-        def attended(x: np.ndarray) -> np.ndarray:
+        def self_attention(x: np.ndarray) -> np.ndarray:
             nonlocal self_weights
             context, self_weights = self.self_attention(
                 *(x, x, x, None, causal), **weighing, bias=options["bias"], dropout_mask=options["self_dropout_mask"]
             )
             return context
 
-        def crossed(x: np.ndarray) -> np.ndarray:
+        def cross_attention(x: np.ndarray) -> np.ndarray:
             nonlocal weights
             context, weights = self.cross_attention(
                 *(x, encoder_outputs, encoder_outputs, valid_lens, mask),
@@ -392,9 +357,11 @@ class TransformerDecoderLayer(TransformerLayer):
             )
             return context
 
-        x = self._added(1, inputs, attended, dropout_mask)
-        x = self._added(2, x, crossed, dropout_mask)
-        x = self._added(3, x, lambda x: self.feed_forward(x, dropout_mask=options["hidden_dropout_mask"]), dropout_mask)
+        x = self._add_sublayer(1, inputs, self_attention, dropout_mask)
+        x = self._add_sublayer(2, x, cross_attention, dropout_mask)
+        x = self._add_sublayer(
+            3, x, lambda x: self.feed_forward(x, dropout_mask=options["hidden_dropout_mask"]), dropout_mask
+        )
         return x, weights, self_weights
 
     def _step(
@@ -405,7 +372,7 @@ class TransformerDecoderLayer(TransformerLayer):
         now, seen = places == ends, places <= ends
         weights = None
 
-        def attended(x: np.ndarray) -> np.ndarray:
+        def self_attention(x: np.ndarray) -> np.ndarray:
             nonlocal past
             new = self.self_attention._prepare(x, x, None, None, position)
             keys, values = (
@@ -414,14 +381,14 @@ class TransformerDecoderLayer(TransformerLayer):
             past = Memory(keys, values, seen[:, None, None])
             return self.self_attention._attend(x, past, need_weights=False, bias=bias, offset=position)[0]
 
-        def crossed(x: np.ndarray) -> np.ndarray:
+        def cross_attention(x: np.ndarray) -> np.ndarray:
             nonlocal weights
             context, weights = self.cross_attention._attend(x, memory)
             return context
 
-        x = self._added(1, x, attended, None)
-        x = self._added(2, x, crossed, None)
-        return self._added(3, x, self.feed_forward, None), past, weights
+        x = self._add_sublayer(1, x, self_attention, None)
+        x = self._add_sublayer(2, x, cross_attention, None)
+        return self._add_sublayer(3, x, self.feed_forward, None), past, weights
 
 
 def without_padding(steps: np.ndarray, valid_lens: Lengths | None) -> np.ndarray:
@@ -429,4 +396,4 @@ def without_padding(steps: np.ndarray, valid_lens: Lengths | None) -> np.ndarray
     if valid_lens is None:
         return steps
     valid = positions(steps.shape[1], steps.ctx) < lengths(valid_lens, steps.ctx).astype("float64")[:, None]
-    return shown(valid[..., None], steps)
+    return zero_hidden(valid[..., None], steps)

@@ -30,6 +30,7 @@ if keras.backend.backend() != "tensorflow":
         "Set the environment variable KERAS_BACKEND=tensorflow before Keras is first imported."
     )
 
+from backends.tf import blocked as blocked  # registers its kernels
 from backends.tf.attention import *
 from backends.tf.compressed import *
 from backends.tf.decoders import *

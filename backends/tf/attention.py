@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -19,19 +18,11 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
+from backends.tf import kernels
 from backends.tf.arrays import Lengths, Offset, lengths
-from backends.tf.blocked.additive import (
-    ADDITIVE_MIN_ELEMENTS,
-    ADDITIVE_MIN_ELSEWHERE,
-    SEQUENCE_MIN_ELEMENTS,
-    blocked_additive_attention,
-)
-from backends.tf.blocked.choice import has_tangents, threshold, use_blocks
-from backends.tf.blocked.decoder_steps import Scoring
-from backends.tf.blocked.dot_product import DOT_MIN_ELEMENTS, blocked_dot_attention
-from backends.tf.masking import aligned, biased, open_keys, open_to, size, softmax_over
-from backends.tf.memory import Memory, extended, in_heads, zero_masked
-from backends.tf.module import Specified, chosen, drawn, drawn_mask, is_usual, joined, projected
+from backends.tf.masking import add_bias, open_keys, open_to, size, softmax_over
+from backends.tf.memory import Memory, extend_memory, in_heads, zero_masked
+from backends.tf.module import Specified, draw_mask, draw_parameter, join_attached, mode_of, project
 from backends.tf.pooling import average
 from backends.tf.scoring import (
     _additive_score,
@@ -56,6 +47,25 @@ Answer = tuple[tf.Tensor, tf.Tensor | Any]
 """Context and weights, which are None without need_weights."""
 
 
+class Form(NamedTuple):
+    """A score of a query q and a projected key k, as kernels compute it.
+
+    w_v · tanh(W_q q + k), or without w_v: scale · q·k, bounded by softcap
+    """
+
+    W_q: keras.layers.Layer | Callable[[], tf.Tensor] | None = None
+    """The projection of queries, or the function that returns its matrix: slicing one takes a while in eager mode."""
+    w_v: tf.Tensor | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def project(self, queries: tf.Tensor) -> tf.Tensor:
+        """Return W_q q."""
+        if isinstance(self.W_q, keras.layers.Layer):
+            return project(self.W_q, queries)
+        return queries if self.W_q is None else tf.matmul(queries, self.W_q())
+
+
 class Attention(Specified):
     """What the attention layers share: prepare, attend and a call, around one score.
 
@@ -66,11 +76,8 @@ class Attention(Specified):
     ...) with time_major, as is context then; returns (context, weights).
     """
 
-    _bounded = False
-    """Whether scores are finite for all queries and keys, as a sum of tanh is."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         self.dropout = keras.layers.Dropout(self.sizes.get("dropout", 0.0), autocast=False)
 
     def prepare(
@@ -138,7 +145,7 @@ class Attention(Specified):
         self._check("extend", memory=memory, keys=keys, values=values, **given)
         keys, values = self._cast((keys, values))
         first = size(memory.keys, -2) if position is None else position
-        return extended(memory, self._prepare(keys, values, valid_lens, mask, first), position)
+        return extend_memory(memory, self._prepare(keys, values, valid_lens, mask, first), position)
 
     def attend(
         self,
@@ -221,7 +228,7 @@ class Attention(Specified):
         """
         options: dict[str, Any] = {"need_weights": need_weights, "bias": bias, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        return self._entered(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
+        return self._enter(queries, keys, values, lengths(valid_lens), mask, **options, **mode_of(training))
 
     def call(
         self,
@@ -254,7 +261,7 @@ class Attention(Specified):
         position: Offset | None = None,
     ) -> Memory:
         """Prepare keys of which the first has that position; it matters to rotary positions alone."""
-        mask = joined(mask, keys, values, time_major=self.sizes["time_major"])
+        mask = join_attached(mask, keys, values, time_major=self.sizes["time_major"])
         memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
         return memory._replace(keys=self._project(memory.keys))
 
@@ -286,46 +293,24 @@ class Attention(Specified):
 
         context, weights = attention_pooling(scored.score(queries, memory.keys) + bias, memory.values)
         """
-        dropped = dropout_mask is not None or (training and self.dropout.rate > 0.0)
-        blocked = None if dropped else scored._in_blocks(queries, memory, need_weights, bias)
-        if blocked is not None:
-            return blocked
+        form = scored._form(queries.shape[-1])
+        is_dropped = dropout_mask is not None or (training and self.dropout.rate > 0.0)
+        if form is not None and not is_dropped:
+            kernel = kernels.of("attention", form, queries, memory, need_weights, bias)
+            if kernel is not None:
+                return kernel(form, queries, memory, need_weights, bias)
         memory = in_heads(memory, queries)
         scores = scored._score(queries, memory.keys)
         if bias is not None:
-            scores = biased(scores, bias)
+            scores = add_bias(scores, bias)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores, training)
+            dropout_mask = draw_mask(self.dropout, scores, training)
         allowed = open_keys(scores, memory.mask)
         weights = softmax_over(scores, allowed)
         # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
-        context = average(weights, memory.values, None if scored._bounded and bias is None else allowed, dropout_mask)
+        is_bounded = form is not None and form.w_v is not None and bias is None
+        context = average(weights, memory.values, None if is_bounded else allowed, dropout_mask)
         return context, weights if need_weights else None
-
-    def _in_blocks(
-        self, queries: tf.Tensor, memory: Memory, need_weights: bool, bias: tf.Tensor | None
-    ) -> Answer | None:
-        """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
-
-        The context alone: inner products do from DOT_MIN_ELEMENTS elements of one head on, additive scores from
-        ADDITIVE_MIN_ELEMENTS of all and SEQUENCE_MIN_ELEMENTS of one sequence; in eager mode both later.
-        """
-        if need_weights:
-            return None
-        features, keys, sequences = queries.shape[-1], memory.keys, math.prod(n or 1 for n in queries.shape[:-2])
-        scale = None if features is None else self._dot_scale(features)
-        if scale is not None and use_blocks(queries, keys, sequences * threshold(DOT_MIN_ELEMENTS)):
-            if has_tangents(memory.values, *(() if bias is None else (bias,))):
-                return None
-            added = None if bias is None else aligned(bias, queries.shape.rank)
-            return blocked_dot_attention(queries, *memory, scale, self.sizes.get("softcap"), added), None
-        # Of queries and keys it is the keys that are projected by now.
-        terms, least = None, max(ADDITIVE_MIN_ELEMENTS, sequences * SEQUENCE_MIN_ELEMENTS)
-        if scale is None and bias is None and use_blocks(keys, queries, threshold(least), ADDITIVE_MIN_ELSEWHERE):
-            terms = self._additive_terms(queries)
-        if terms is None or has_tangents(memory.values, *terms):
-            return None
-        return blocked_additive_attention(terms[0], *in_heads(memory, queries), terms[1]), None
 
     def _project(self, keys: tf.Tensor) -> tf.Tensor:
         """Project the keys: the identity, unless a layer overrides it."""
@@ -335,12 +320,8 @@ class Attention(Specified):
         """Score each query against each projected key."""
         raise NotImplementedError
 
-    def _dot_scale(self, features: int) -> float | None:
-        """Give the factor of q·k if the score is an inner product with a projected key, else None."""
-        return None
-
-    def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
-        """Give the projected queries and w_v if the score is w_v · tanh(q + k) with a projected key, else None."""
+    def _form(self, features: int | None) -> Form | None:
+        """Return the form of the score of queries with so many features; None if it is neither of the two."""
         return None
 
     def _to_batch_first(self, array: tf.Tensor) -> tf.Tensor:
@@ -349,12 +330,7 @@ class Attention(Specified):
 
     # particular to TensorFlow
 
-    def _scoring(self, features: int) -> Scoring | None:
-        """Say how a decoder's steps as one function score a query of so many features; None where they cannot."""
-        scale = self._dot_scale(features)
-        return None if scale is None or self.sizes.get("softcap") else Scoring(None, None, scale)
-
-    def _entered(self, *arrays: tf.Tensor | None, **options: Any) -> Answer:
+    def _enter(self, *arrays: tf.Tensor | None, **options: Any) -> Answer:
         """Hand the arguments to Keras, which calls `call`."""
         # By position: Keras takes a mask given by keyword for one that belongs to the first input, and warns that it
         # gets lost.
@@ -398,16 +374,17 @@ class DotProductAttention(Attention):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(dropout=dropout, scale=scale, softcap=softcap, time_major=time_major, dtype=dtype, name=name)
-
-    def _dot_scale(self, features: int) -> float | None:
-        """Give the scale, 1/√features by default."""
-        scale: float | None = self.sizes["scale"]
-        return max(features, 1) ** -0.5 if scale is None else scale
+        super().__init__(locals())
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give scale · q·k, bounded by softcap."""
+        """Return scale · q·k, bounded by softcap."""
         return _scaled_dot_score(queries, keys, self.sizes["scale"], self.sizes["softcap"])
+
+    def _form(self, features: int | None) -> Form | None:
+        if features is None:
+            return None
+        scale = self.sizes["scale"]
+        return Form(scale=max(features, 1) ** -0.5 if scale is None else scale, softcap=self.sizes["softcap"])
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -436,7 +413,6 @@ class AdditiveAttention(Attention):
     """
 
     specification = ADDITIVE_ATTENTION
-    _bounded = True
 
     def __init__(
         self,
@@ -449,38 +425,21 @@ class AdditiveAttention(Attention):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         self.W_q = self._projection("W_q", query_size, hidden_size)
         self.W_k = self._projection("W_k", key_size, hidden_size)
-        self.w_v = drawn(self, "w_v", (hidden_size,), hidden_size)
+        self.w_v = draw_parameter(self, "w_v", (hidden_size,), hidden_size)
 
     def _project(self, keys: tf.Tensor) -> tf.Tensor:
-        """Give W_k k."""
-        return projected(self.W_k, keys)
+        """Return W_k k."""
+        return project(self.W_k, keys)
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give w_v · tanh(W_q q + W_k k)."""
-        projected_queries, w_v = self._additive_terms(queries)
-        return _additive_score(projected_queries, keys, w_v)
+        """Return w_v · tanh(W_q q + k)."""
+        return _additive_score(project(self.W_q, queries), keys, self._cast(self.w_v.value))
 
-    def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Give W_q q, and w_v."""
-        return projected(self.W_q, queries), self._cast(self.w_v.value)
-
-    # particular to TensorFlow
-
-    def _scoring(self, features: int) -> Scoring | None:
-        """Give W_q, unless another layer has replaced it, and w_v."""
-        usual = is_usual(self.W_q, keras.layers.Dense)
-        return Scoring(self._cast(self.W_q.kernel), self._cast(self.w_v.value), 1.0) if usual else None
+    def _form(self, features: int | None) -> Form:
+        return Form(W_q=self.W_q, w_v=self._cast(self.w_v.value))
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -517,22 +476,19 @@ class GeneralAttention(Attention):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major, dtype=dtype, name=name
-        )
+        super().__init__(locals())
         self.W = self._projection("W", key_size, query_size)
 
     def _project(self, keys: tf.Tensor) -> tf.Tensor:
-        """Give W k."""
-        return projected(self.W, keys)
-
-    def _dot_scale(self, features: int) -> float | None:
-        """Give 1: W is in the projected key."""
-        return 1.0
+        """Return W k."""
+        return project(self.W, keys)
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give q·W k."""
+        """Return q·k."""
         return _dot_score(queries, keys)
+
+    def _form(self, features: int | None) -> Form:
+        return Form()
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -564,7 +520,6 @@ class ConcatAttention(Attention):
     """
 
     specification = CONCAT_ATTENTION
-    _bounded = True
 
     def __init__(
         self,
@@ -578,40 +533,28 @@ class ConcatAttention(Attention):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            bias=bias,
-            time_major=time_major,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         self.W = self._projection("W", query_size + key_size, hidden_size)
-        self.b = drawn(self, "b", (hidden_size,), query_size + key_size) if bias else None
-        self.v = drawn(self, "v", (hidden_size,), hidden_size)
+        self.b = draw_parameter(self, "b", (hidden_size,), query_size + key_size) if bias else None
+        self.v = draw_parameter(self, "v", (hidden_size,), hidden_size)
 
     def _project(self, keys: tf.Tensor) -> tf.Tensor:
-        """Give W [0; k] + b."""
+        """Return W [0; k] + b."""
         projected = tf.matmul(keys, self._cast(self.W.kernel)[self.sizes["query_size"] :])
         return projected if self.b is None else projected + self._cast(self.b.value)
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give v · tanh(W [q; 0] + W [0; k] + b)."""
-        projected_queries, v = self._additive_terms(queries)
-        return _additive_score(projected_queries, keys, v)
+        """Return v · tanh(W [q; 0] + k)."""
+        return _additive_score(tf.matmul(queries, self._half()), keys, self._cast(self.v.value))
 
-    def _additive_terms(self, queries: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Give W [q; 0], and v."""
-        W = self._cast(self.W.kernel)[: self.sizes["query_size"]]
-        return tf.matmul(queries, W), self._cast(self.v.value)
+    def _form(self, features: int | None) -> Form:
+        return Form(W_q=self._half, w_v=self._cast(self.v.value))
 
     # particular to TensorFlow
 
-    def _scoring(self, features: int) -> Scoring | None:
-        """Give W's half of queries, and v."""
-        return Scoring(self._cast(self.W.kernel)[:features], self._cast(self.v.value), 1.0)
+    def _half(self) -> tf.Tensor:
+        """Return W's half of queries."""
+        return self._cast(self.W.kernel)[: self.sizes["query_size"]]
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -646,10 +589,10 @@ class CosineAttention(Attention):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(dropout=dropout, scale=scale, time_major=time_major, dtype=dtype, name=name)
+        super().__init__(locals())
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give scale · q·k/(‖q‖ ‖k‖)."""
+        """Return scale · q·k/(‖q‖ ‖k‖)."""
         return _cosine_score(queries, keys, self.sizes["scale"])
 
 
@@ -690,19 +633,12 @@ class LocationAttention(Attention):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            num_positions=num_positions,
-            dropout=dropout,
-            time_major=time_major,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         self.W = self._projection("W", query_size, num_positions)
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give W q, at the positions of the keys."""
-        return _location_score(size(keys, -2), projected(self.W, queries))
+        """Return W q, at the positions of the keys."""
+        return _location_score(size(keys, -2), project(self.W, queries))
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -741,23 +677,23 @@ class KernelAttention(Attention):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(dropout=dropout, width=width, learned=learned, time_major=time_major, dtype=dtype, name=name)
+        super().__init__(locals())
         if learned:
             start = keras.initializers.Constant(1.0 / width)
             self.w = self.add_weight(name="w", shape=(), initializer=start, autocast=False)
 
     def _score(self, queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-        """Give -½ ‖(q - k) w‖²."""
+        """Return -½ ‖(q - k) w‖²."""
         w = self._cast(self.w.value) if self.sizes["learned"] else tf.constant(1.0 / self.sizes["width"], queries.dtype)
         return _gaussian_score(queries, keys, w)
 
 
-LAYERS: dict[str, type[Attention]] = {name: globals()[name] for name in __all__ if name != "Memory"}
+LAYERS: dict[str, Callable[..., Attention]] = {name: globals()[name] for name in __all__ if name != "Memory"}
 """The layers of this file, which other layers may have inside them, by name."""
 
 
 def attention_layer(
-    part: Part, layers: Mapping[str, type[Attention]] = LAYERS, *, caller: Specified, name: str
+    part: Part, layers: Mapping[str, Callable[..., Attention]] = LAYERS, *, caller: Specified, name: str
 ) -> Attention:
     """Make and build the attention layer that another layer has inside."""
     with keras.name_scope(caller.name, caller=caller):

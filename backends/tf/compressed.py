@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -12,7 +13,7 @@ from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import attention_layer
 from backends.tf.masking import _attention_mask, size
 from backends.tf.memory import Memory, zero_masked
-from backends.tf.module import Specified, chosen, drawn, joined, projected
+from backends.tf.module import Specified, draw_parameter, join_attached, mode_of, project
 from backends.tf.multi_head import MultiHeadAttention
 
 __all__ = ["LowRankAttention", "InducedAttention", "CompressedAttention"]
@@ -21,8 +22,8 @@ __all__ = ["LowRankAttention", "InducedAttention", "CompressedAttention"]
 class ShortenedAttention(Specified):
     """Base class of the layers that shorten keys and values, and attend to them by scaled inner products."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], caller=self, name="scored")
 
     def __call__(
@@ -65,7 +66,7 @@ class ShortenedAttention(Specified):
         """
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        return super().__call__(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
+        return super().__call__(queries, keys, values, lengths(valid_lens), mask, **options, **mode_of(training))
 
     def call(
         self,
@@ -80,13 +81,13 @@ class ShortenedAttention(Specified):
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Shorten the keys and values, and attend to what they become; Keras enters here."""
-        mask = joined(mask, keys, values)
+        mask = join_attached(mask, keys, values)
         mask = tf.ones((1,) * keys.shape.rank, tf.bool) if mask is None else mask
-        memory = self._shortened(*zero_masked(keys, values, valid_lens, mask))
+        memory = self._shorten(*zero_masked(keys, values, valid_lens, mask))
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask, "training": training}
         return self.scored._attend(queries, memory, **options)
 
-    def _shortened(self, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | Any) -> Memory:
+    def _shorten(self, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | Any) -> Memory:
         """Shorten keys and values whose hidden ones are 0, and their mask, which is the same for all queries."""
         raise NotImplementedError
 
@@ -131,12 +132,12 @@ class LowRankAttention(ShortenedAttention):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(num_positions=num_positions, rank=rank, scale=scale, dropout=dropout, dtype=dtype, name=name)
-        self.E = drawn(self, "E", (rank, num_positions), num_positions)
-        self.F = drawn(self, "F", (rank, num_positions), num_positions)
+        super().__init__(locals())
+        self.E = draw_parameter(self, "E", (rank, num_positions), num_positions)
+        self.F = draw_parameter(self, "F", (rank, num_positions), num_positions)
 
-    def _shortened(self, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | Any) -> Memory:
-        """Give E keys and F values, all of them open where any key is."""
+    def _shorten(self, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | Any) -> Memory:
+        """Return E keys and F values, all of them open where any key is."""
         E, F = (tf.cast(weights, keys.dtype)[:, : size(keys, -2)] for weights in (self.E, self.F))
         opened = tf.reduce_any(mask, axis=-1, keepdims=True)
         return Memory(tf.matmul(E, keys), tf.matmul(F, values), tf.repeat(opened, self.sizes["rank"], axis=-1))
@@ -187,19 +188,9 @@ class InducedAttention(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            num_heads=num_heads,
-            num_inducing=num_inducing,
-            key_size=key_size,
-            value_size=value_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         parts, policy = self.specification.inside(self.sizes), self.dtype_policy
-        self.inducing = drawn(self, "inducing", (num_inducing, query_size), self.sizes["hidden_size"])
+        self.inducing = draw_parameter(self, "inducing", (num_inducing, query_size), self.sizes["hidden_size"])
         with keras.name_scope(self.name, caller=self):
             self.gather = MultiHeadAttention(**parts["gather"].config, dtype=policy, name="gather")
             self.spread = MultiHeadAttention(**parts["spread"].config, dtype=policy, name="spread")
@@ -252,7 +243,7 @@ class InducedAttention(Specified):
             "dropout_mask": dropout_mask,
         }
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        return super().__call__(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
+        return super().__call__(queries, keys, values, lengths(valid_lens), mask, **options, **mode_of(training))
 
     def call(
         self,
@@ -268,8 +259,8 @@ class InducedAttention(Specified):
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Let the inducing points attend to the keys, and the queries to these points; Keras enters here."""
-        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask, **chosen(training)}
-        mask = joined(mask, keys, values)
+        options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask, **mode_of(training)}
+        mask = join_attached(mask, keys, values)
         mask = tf.ones((1, 1, 1), tf.bool) if mask is None else mask
         allowed: Any = _attention_mask(size(keys, 1), valid_lens, mask)
         inducing = tf.repeat(tf.cast(self.inducing, keys.dtype)[None], size(keys, 0), axis=0)
@@ -277,7 +268,7 @@ class InducedAttention(Specified):
             *(inducing, keys, values, None, allowed),
             need_weights=False,
             dropout_mask=gather_dropout_mask,
-            **chosen(training),
+            **mode_of(training),
         )
         opened = tf.reduce_any(allowed, axis=-1, keepdims=True)
         return self.spread(queries, memory, memory, None, opened, **options)
@@ -330,30 +321,20 @@ class CompressedAttention(ShortenedAttention):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            stride=stride,
-            value_size=value_size,
-            bias=bias,
-            scale=scale,
-            dropout=dropout,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         of_values = self.sizes["value_size"]
         self.W_k = self._projection("W_k", stride * key_size, query_size, use_bias=bias)
         self.W_v = self._projection("W_v", stride * of_values, of_values, use_bias=bias)
 
-    def _shortened(self, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | Any) -> Memory:
-        """Give a key and a value for each block, open where any of its keys is."""
+    def _shorten(self, keys: tf.Tensor, values: tf.Tensor, mask: tf.Tensor | Any) -> Memory:
+        """Return a key and a value for each block, open where any of its keys is."""
         steps = keys, values, mask[..., 0, :, None]
-        keys, values, opened = (joined_blocks(array, self.sizes["stride"]) for array in steps)
+        keys, values, opened = (join_blocks(array, self.sizes["stride"]) for array in steps)
         opened = tf.expand_dims(tf.reduce_any(opened, axis=-1), axis=-2)
-        return Memory(projected(self.W_k, keys), projected(self.W_v, values), opened)
+        return Memory(project(self.W_k, keys), project(self.W_v, values), opened)
 
 
-def joined_blocks(steps: tf.Tensor, stride: int) -> tf.Tensor:
+def join_blocks(steps: tf.Tensor, stride: int) -> tf.Tensor:
     """The features of each `stride` steps in a row; zeros fill the last block."""
     *leading, length, features = (size(steps, axis) for axis in range(steps.shape.rank))
     count = (length + stride - 1) // stride

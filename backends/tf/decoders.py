@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -9,13 +10,13 @@ import keras
 import tensorflow as tf
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
+from backends.tf import kernels
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import LAYERS, attention_layer
-from backends.tf.blocked.decoder_steps import blocked_steps, takes_steps
 from backends.tf.local import LocalAttention
 from backends.tf.masking import size
 from backends.tf.memory import Memory, at_step, is_shared, last_open, zero_masked
-from backends.tf.module import Specified, check_ids, chosen, drawn, drawn_mask, is_usual, joined, projected
+from backends.tf.module import Specified, check_ids, draw_mask, draw_parameter, join_attached, mode_of, project
 from backends.tf.pooling import average
 from backends.tf.recurrent import Arranged, Layers, recurrent_layer
 from backends.tf.search import beam_search, greedy_search, shaped_as
@@ -50,8 +51,8 @@ class Decoder(Specified, Generic[State]):
 
     attention: Any
 
-    def __init__(self, *, dtype: str | tf.DType | None, name: str | None, **options: Any) -> None:
-        super().__init__(dtype=dtype, name=name, **options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         sizes, dtype = self.sizes, self.dtype_policy
         parts, vocab_size = self.specification.inside(sizes), sizes["vocab_size"]
         with keras.name_scope(self.name, caller=self):
@@ -64,7 +65,7 @@ class Decoder(Specified, Generic[State]):
         if "attention" in parts:
             self.attention = attention_layer(parts["attention"], ATTENTION, caller=self, name="attention")
         first, learned = (sizes["num_layers"], sizes["state_size"]), sizes["initial"] == "learned"
-        self.initial = drawn(self, "initial", first, sizes["hidden_size"]) if learned else None
+        self.initial = draw_parameter(self, "initial", first, sizes["hidden_size"]) if learned else None
         self.dense = self._projection("dense", sizes["dense_size"], vocab_size, use_bias=True)
         self.dropout = keras.layers.Dropout(sizes["dropout"], autocast=False)
 
@@ -183,7 +184,7 @@ class Decoder(Specified, Generic[State]):
         self._check("call", tokens=tokens, state=state, **encoded, **masks)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
         # Keras takes a mask given by keyword for one that belongs to the first input, and warns that it gets lost.
-        return super().__call__(tokens, encoder_outputs, state, lengths(valid_lens), mask, **masks, **chosen(training))
+        return super().__call__(tokens, encoder_outputs, state, lengths(valid_lens), mask, **masks, **mode_of(training))
 
     def call(
         self,
@@ -298,11 +299,11 @@ class Decoder(Specified, Generic[State]):
         encoder_outputs, state = self._cast((encoder_outputs, state))
         memory, step = self._prepare(encoder_outputs, valid_lens, mask), partial(self._step, layers=self._of_steps())
         start, options["vocab_size"] = self._start(memory, state), self.sizes["vocab_size"]
-        return beam_search(step, self._reordered, start, memory, **options)
+        return beam_search(step, self._reorder, start, memory, **options)
 
     def _prepare(self, encoder_outputs: tf.Tensor, valid_lens: Lengths | None, mask: tf.Tensor | None) -> Memory:
         if self.attention is None:
-            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, joined(mask, encoder_outputs))
+            return zero_masked(encoder_outputs, encoder_outputs, valid_lens, join_attached(mask, encoder_outputs))
         return self.attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask)
 
     def _features(
@@ -318,7 +319,7 @@ class Decoder(Specified, Generic[State]):
         training: bool | None,
         lens: Lens = None,
     ) -> Decoded:
-        """Give the features that the logits are projected from: (features, state, weights)."""
+        """Return the features that the logits are projected from: (features, state, weights)."""
         memory, lead = self._prepare(encoder_outputs, valid_lens, mask), (size(tokens, 0), size(tokens, 1))
         masks = self._dropout_masks(lead, memory, dropout_mask, attention_dropout_mask, training)
         return self._run_forced(tokens, self._start(memory, state), memory, masks, lens)
@@ -335,7 +336,7 @@ class Decoder(Specified, Generic[State]):
         self, tokens: tf.Tensor, state: Any, memory: Memory, masks: Masks = (None, None), layers: Arranged | None = None
     ) -> Decoded:
         columns, of_layers = self._of_steps() if layers is None else layers
-        embedded = self._embedded(tokens, columns)
+        embedded = self._embed(tokens, columns)
         features, state, weights = self._advance(embedded, state, memory, masks, of_layers)
         return self._logits(features), state, weights
 
@@ -346,7 +347,7 @@ class Decoder(Specified, Generic[State]):
     def _run_forced(self, tokens: tf.Tensor, state: Any, memory: Memory, masks: Masks, lens: Lens) -> Decoded:
         """Run all steps up to the features of the logits: (features, state, weights)."""
         columns, layers = self._of_steps()
-        embedded = self._embedded(tokens, columns)
+        embedded = self._embed(tokens, columns)
         batch, steps, keys = size(tokens, 0), size(tokens, 1), size(memory.values, 1)
         dtype, width = embedded.dtype, "readout_size" if self.sizes.get("readout") == "maxout" else "hidden_size"
         embedded = tf.transpose(embedded, (1, 0, 2))
@@ -374,7 +375,7 @@ class Decoder(Specified, Generic[State]):
         """Project the features of one step, or of many at once."""
         return self.dense(features)
 
-    def _reordered(self, state: Any, rows: tf.Tensor) -> Any:
+    def _reorder(self, state: Any, rows: tf.Tensor) -> Any:
         """Take the state of these rows of the batch, in this order."""
         return tf.gather(state, rows, axis=1)
 
@@ -389,35 +390,19 @@ class Decoder(Specified, Generic[State]):
         """Draw the masks that are not given, before the loop over the steps; lead is (batch,) or (batch, steps)."""
         values, between = memory.values, (self.sizes["num_layers - 1"], *lead, self.sizes["hidden_size"])
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, values, training, shape=between)
+            dropout_mask = draw_mask(self.dropout, values, training, shape=between)
         if attention_dropout_mask is None:
-            attention_dropout_mask = drawn_mask(self.dropout, values, training, shape=(*lead, size(values, 1)))
+            attention_dropout_mask = draw_mask(self.dropout, values, training, shape=(*lead, size(values, 1)))
         return dropout_mask, attention_dropout_mask
 
     # particular to TensorFlow
 
-    def _run_blocked(
-        self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks, lens: Lens, *attentional: tf.Tensor
-    ) -> tuple[tf.Tensor, ...] | None:
-        """Run all steps as one function if `takes_steps`, as `blocked_steps`; else give None."""
-        W_c: Any = getattr(self, "W_c", None)
-        scoring = self.attention._scoring(self.sizes["hidden_size"])
-        usual = scoring is not None and (W_c is None or is_usual(W_c, keras.layers.Dense))
-        if not (usual and takes_steps(tokens, state, *memory)):
-            return None
-        luong, width = ([W_c.kernel, *attentional], "embed_size") if attentional else ([], "memory_size")
-        first, last = slice(self.sizes[width]), slice(self.sizes[width], None)
-        of_token, rest = (first, last) if attentional else (last, first)
-        columns, count = self.rnn._of_known(of_token), tokens.shape.num_elements()
-        project = partial(self.rnn._project_known, self.embedding, columns=columns, count=count)
-        return blocked_steps(project, tokens, state, memory, scoring, self.rnn._of_steps(rest), *masks, lens, *luong)
-
-    def _embedded(self, tokens: tf.Tensor, columns: tf.Tensor | None) -> tf.Tensor:
-        """Compute what each step reads of its token, which needs no step before it."""
+    def _embed(self, tokens: tf.Tensor, columns: tf.Tensor | None) -> tf.Tensor:
+        """Compute each step's part of the inputs that needs its token alone."""
         return self.embedding(tokens)
 
     def _of_steps(self) -> Arranged:
-        """Lay out the weights by which `_embedded` projects, if it does, and the recurrent layers', once for all."""
+        """Lay out the weights by which `_embed` projects, if it does, and the recurrent layers', once for all."""
         return None, self.rnn._of_steps()
 
 
@@ -496,24 +481,7 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            attention_size=attention_size,
-            score=score,
-            num_positions=num_positions,
-            cell=cell,
-            initial=initial,
-            reads=reads,
-            readout=readout,
-            maxout_size=maxout_size,
-            dropout=dropout,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         if readout == "maxout":
             pairs = 2 * self.sizes["maxout_size"]
             self.readout = self._projection("readout", self.sizes["readout_size"], pairs, use_bias=True)
@@ -531,11 +499,11 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
         return features, state, tf.squeeze(weights, axis=1)
 
     def _run_forced(self, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks, lens: Lens) -> Decoded:
-        """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
-        blocked = self._run_blocked(tokens, state, memory, masks, lens)
-        if blocked is None:
+        """Run all steps, as one function where a kernel serves them: (features, state, weights)."""
+        kernel = kernels.of("decoder_steps", self, tokens, state, memory, masks)
+        if kernel is None:
             return super()._run_forced(tokens, state, memory, masks, lens)
-        outputs, last, weights, contexts = blocked
+        outputs, last, weights, contexts = kernel(self, tokens, state, memory, masks, lens)
         if self.sizes["readout"] == "maxout":
             previous = tf.concat([state[-1, :, None, : self.sizes["hidden_size"]], outputs[:, :-1]], axis=1)
             outputs = tf.concat([previous, self.embedding(tokens), contexts], axis=-1)
@@ -550,7 +518,7 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
 
     # particular to TensorFlow
 
-    def _embedded(self, tokens: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
+    def _embed(self, tokens: tf.Tensor, columns: tf.Tensor) -> tf.Tensor:
         """Compute the token's part in the first recurrent layer's W x + b, followed by the embedding for maxout."""
         known = self.rnn._project_known(self.embedding, tokens, columns)
         return known if self.sizes["readout"] == "dense" else tf.concat([known, self.embedding(tokens)], axis=-1)
@@ -631,24 +599,7 @@ class LuongDecoder(Decoder[LuongState]):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            attention_size=attention_size,
-            score=score,
-            num_positions=num_positions,
-            alignment=alignment,
-            window=window,
-            input_feeding=input_feeding,
-            cell=cell,
-            initial=initial,
-            dropout=dropout,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         self.W_c = self._projection("W_c", self.sizes["memory_size + hidden_size"], self.sizes["hidden_size"])
 
     def _start(self, memory: Memory, state: tf.Tensor | None) -> LuongState:
@@ -666,20 +617,21 @@ class LuongDecoder(Decoder[LuongState]):
         fed = context if feeding == "context" else attentional
         return attentional, LuongState(rnn, fed, state.position + 1), weights
 
-    def _reordered(self, state: LuongState, rows: tf.Tensor) -> LuongState:
+    def _reorder(self, state: LuongState, rows: tf.Tensor) -> LuongState:
         rnn = tf.gather(state.rnn, rows, axis=1)
         return LuongState(rnn, tf.gather(state.fed, rows), tf.gather(state.position, rows))
 
     def _run_forced(self, tokens: tf.Tensor, state: LuongState, memory: Memory, masks: Masks, lens: Lens) -> Decoded:
-        """Run all steps, as one function with a backward by hand if `takes_steps`; without input feeding, at once."""
+        """Run all steps, as one function where a kernel serves them; without input feeding, at once."""
         feeding = self.sizes["input_feeding"]
         if feeding == "none" and is_shared(memory.mask):
             return self._run_at_once(tokens, state, memory, masks)
-        fed = state.fed if feeding == "attentional" else None
-        blocked = None if fed is None else self._run_blocked(tokens, state.rnn, memory, masks, lens, fed)
-        if blocked is None:
+        kernel = None
+        if feeding == "attentional":
+            kernel = kernels.of("decoder_steps", self, tokens, state.rnn, memory, masks)
+        if kernel is None:
             return super()._run_forced(tokens, state, memory, masks, lens)
-        attentional, last, weights, *_ = blocked
+        attentional, last, weights, *_ = kernel(self, tokens, state.rnn, memory, masks, lens, state.fed)
         return attentional, LuongState(last, attentional[:, -1], state.position + tokens.shape[1]), weights
 
     # particular to TensorFlow
@@ -698,7 +650,7 @@ class LuongDecoder(Decoder[LuongState]):
         """Attend with the top outputs of some steps, the first after the state: (h̃, context, weights)."""
         at = {"offset": state.position} if self.sizes["alignment"] == "monotonic" else {}
         context, weights = self.attention._attend(outputs, memory, **at, dropout_mask=mask)
-        return tf.tanh(projected(self.W_c, tf.concat([context, outputs], axis=-1))), context, weights
+        return tf.tanh(project(self.W_c, tf.concat([context, outputs], axis=-1))), context, weights
 
 
 @keras.saving.register_keras_serializable(package="attention_parity")
@@ -752,18 +704,7 @@ class FixedContextDecoder(Decoder[tf.Tensor]):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            cell=cell,
-            initial=initial,
-            dropout=dropout,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
 
     def _advance(self, embedded: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks, layers: Layers) -> Decoded:
         dropout_mask, attention_dropout_mask = masks

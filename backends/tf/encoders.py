@@ -8,7 +8,7 @@ import tensorflow as tf
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.masking import size
-from backends.tf.module import Specified, attached_mask, check_ids, chosen, with_mask
+from backends.tf.module import Specified, attached_mask, check_ids, mode_of, with_mask
 from backends.tf.recurrent import Weights, recurrent_layer
 
 __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
@@ -29,16 +29,7 @@ class Encoder(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         part, dtype = self.specification.inside(self.sizes)["rnn"], self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.embedding = keras.layers.Embedding(
@@ -78,7 +69,7 @@ class Encoder(Specified):
         """
         self._check("call", tokens=tokens, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
         check_ids(self.specification.name, "tokens", tokens, self.sizes["vocab_size"])
-        return super().__call__(tokens, lengths(valid_lens), state, dropout_mask=dropout_mask, **chosen(training))
+        return super().__call__(tokens, lengths(valid_lens), state, dropout_mask=dropout_mask, **mode_of(training))
 
     def call(
         self,
@@ -192,15 +183,7 @@ class Bridge(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            method=method,
-            output_size=output_size,
-            cell=cell,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         shapes, dtype = self.specification.own_shapes(self.sizes), self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.layers = [
@@ -226,7 +209,7 @@ class Bridge(Specified):
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
         """
         self._check("call", outputs=outputs, state=state)
-        return super().__call__(outputs, state, **chosen(training))
+        return super().__call__(outputs, state, **mode_of(training))
 
     def call(self, outputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Turn outputs and state of both directions into those that a decoder takes; Keras enters here."""

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from attention_core.operators.feed_forward import FEED_FORWARD
-from backends.tf.module import Specified, chosen, projected
+from backends.tf.module import Specified, mode_of, project
 
 __all__ = ["FeedForward"]
 
@@ -61,16 +61,7 @@ class FeedForward(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            features=features,
-            hidden_size=hidden_size,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            dropout=dropout,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         self.W_1 = self._projection("W_1", features, hidden_size, bias)
         self.W_2 = self._projection("W_2", hidden_size, features, bias)
         self.W_3 = self._projection("W_3", features, hidden_size, bias) if gated else None
@@ -94,17 +85,17 @@ class FeedForward(Specified):
             outputs: (batch, steps, features); the transformed vectors
         """
         self._check("call", inputs=inputs, dropout_mask=dropout_mask)
-        return super().__call__(inputs, dropout_mask=dropout_mask, **chosen(training))
+        return super().__call__(inputs, dropout_mask=dropout_mask, **mode_of(training))
 
     def call(
         self, inputs: tf.Tensor, *, dropout_mask: tf.Tensor | None = None, training: bool | None = None
     ) -> tf.Tensor:
         """Transform each step; Keras enters here."""
-        hidden = ACTIVATIONS[self.sizes["activation"]](projected(self.W_1, inputs))
+        hidden = ACTIVATIONS[self.sizes["activation"]](project(self.W_1, inputs))
         if self.W_3 is not None:
-            hidden = hidden * projected(self.W_3, inputs)
+            hidden = hidden * project(self.W_3, inputs)
         hidden = self.dropout(hidden, training=training) if dropout_mask is None else hidden * dropout_mask
-        return projected(self.W_2, hidden)
+        return project(self.W_2, hidden)
 
 
 def gelu(x: tf.Tensor) -> tf.Tensor:

@@ -13,7 +13,7 @@ from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import Answer, ScoredAttention, attention_layer
 from backends.tf.masking import open_keys, precise
 from backends.tf.memory import Memory
-from backends.tf.module import chosen
+from backends.tf.module import mode_of
 from backends.tf.pooling import average
 
 __all__ = ["HardAttention"]
@@ -64,16 +64,7 @@ class HardAttention(ScoredAttention):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            score=score,
-            hidden_size=hidden_size,
-            num_positions=num_positions,
-            time_major=time_major,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], caller=self, name="scored")
 
     def attend(  # type: ignore[override]
@@ -140,7 +131,7 @@ class HardAttention(ScoredAttention):
         """
         options: dict[str, Any] = {"need_weights": need_weights, "noise": noise}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        return self._entered(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
+        return self._enter(queries, keys, values, lengths(valid_lens), mask, **options, **mode_of(training))
 
     def call(  # type: ignore[override]
         self,

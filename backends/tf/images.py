@@ -10,7 +10,7 @@ import tensorflow as tf
 from attention_core.errors import check
 from attention_core.operators.images import PATCHES, VISION_TRANSFORMER
 from backends.tf.masking import size
-from backends.tf.module import Specified, chosen, drawn, projected
+from backends.tf.module import Specified, draw_parameter, mode_of, project
 from backends.tf.normalization import norm_layer
 from backends.tf.positions import LearnedPositions
 from backends.tf.transformer_layers import TransformerEncoderLayer
@@ -110,24 +110,9 @@ class VisionTransformer(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            height=height,
-            width=width,
-            channels=channels,
-            patch_size=patch_size,
-            num_classes=num_classes,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            activation=activation,
-            epsilon=epsilon,
-            dropout=dropout,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         parts, policy = self.specification.inside(self.sizes), self.dtype_policy
-        self.class_token = drawn(self, "class_token", (features,), features)
+        self.class_token = draw_parameter(self, "class_token", (features,), features)
         self.W_p = self._projection("W_p", self.sizes["patch_features"], features, use_bias=True)
         with keras.name_scope(self.name, caller=self):
             self.positions = LearnedPositions(**parts["positions"].config, dtype=policy, name="positions")
@@ -184,7 +169,7 @@ class VisionTransformer(Specified):
         }
         options = {"need_weights": need_weights, "embedding_dropout_mask": embedding_dropout_mask, **masks}
         self._check("call", images=images, **options)
-        return super().__call__(images, **options, **chosen(training))
+        return super().__call__(images, **options, **mode_of(training))
 
     def call(
         self,
@@ -196,7 +181,7 @@ class VisionTransformer(Specified):
         **masks: tf.Tensor | None,
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Classify a batch of images; Keras enters here."""
-        x = projected(self.W_p, _patches(images, self.sizes["patch_size"]))
+        x = project(self.W_p, _patches(images, self.sizes["patch_size"]))
         token = tf.repeat(tf.cast(self.class_token, x.dtype)[None, None], size(x, 0), axis=0)
         x = self.positions(tf.concat([token, x], axis=1))
         x = self.dropout(x, training=training) if embedding_dropout_mask is None else x * embedding_dropout_mask
@@ -205,4 +190,4 @@ class VisionTransformer(Specified):
             factors: dict[str, Any] = {name: None if array is None else array[number] for name, array in masks.items()}
             x, of_heads = layer(x, need_weights=need_weights, training=training, **factors)
             weights.append(of_heads)
-        return projected(self.dense, self.norm(x[:, :1])[:, 0]), tf.stack(weights) if need_weights else None
+        return project(self.dense, self.norm(x[:, :1])[:, 0]), tf.stack(weights) if need_weights else None

@@ -12,7 +12,7 @@ from backends.tf.arrays import Lengths, Offset, lengths
 from backends.tf.attention import Answer, ScoredAttention, attention_layer
 from backends.tf.masking import distances, precise, size
 from backends.tf.memory import Memory
-from backends.tf.module import chosen, drawn, drawn_mask
+from backends.tf.module import draw_mask, draw_parameter, mode_of
 from backends.tf.pooling import _attention_pooling
 
 __all__ = ["LocalAttention"]
@@ -73,24 +73,12 @@ class LocalAttention(ScoredAttention):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            window=window,
-            mode=mode,
-            score=score,
-            hidden_size=hidden_size,
-            num_positions=num_positions,
-            dropout=dropout,
-            time_major=time_major,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], caller=self, name="scored")
         if mode == "predictive":
             hidden_size = self.sizes["hidden_size"]
             self.W_p = self._projection("W_p", query_size, hidden_size)
-            self.v_p = drawn(self, "v_p", (hidden_size,), hidden_size)
+            self.v_p = draw_parameter(self, "v_p", (hidden_size,), hidden_size)
 
     def attend(  # type: ignore[override]
         self,
@@ -175,7 +163,7 @@ class LocalAttention(ScoredAttention):
         """
         options: dict[str, Any] = {"need_weights": need_weights, "offset": offset, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        return self._entered(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
+        return self._enter(queries, keys, values, lengths(valid_lens), mask, **options, **mode_of(training))
 
     def call(  # type: ignore[override]
         self,
@@ -207,7 +195,7 @@ class LocalAttention(ScoredAttention):
         queries = self._to_batch_first(queries)
         scores = self._score(queries, memory.keys)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores, training)
+            dropout_mask = draw_mask(self.dropout, scores, training)
         num_queries, num_keys, window = size(scores, -2), size(scores, -1), self.sizes["window"]
         if self.sizes["mode"] == "monotonic":
             distance = distances(num_queries, num_keys, offset)

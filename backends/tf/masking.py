@@ -368,9 +368,9 @@ def open_keys(scores: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
     return tf.logical_and(seen, mask if len(mask.shape) == len(scores.shape) else mask[:, None])
 
 
-def biased(scores: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+def add_bias(scores: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """Add a bias to the scores; one of -inf hides a key, whatever its score."""
-    bias = aligned(bias, scores.shape.rank)
+    bias = expand_to_rank(bias, scores.shape.rank)
     return tf.where(tf.equal(bias, -math.inf), tf.cast(-math.inf, scores.dtype), scores + bias)
 
 
@@ -380,12 +380,12 @@ def open_to(mask: tf.Tensor | None, bias: tf.Tensor | None) -> tf.Tensor | None:
         return mask
     opened = tf.not_equal(bias, -math.inf)
     if mask is None:
-        return aligned(opened, max(opened.shape.rank, 3))
+        return expand_to_rank(opened, max(opened.shape.rank, 3))
     rank = max(opened.shape.rank, mask.shape.rank)
-    return tf.logical_and(aligned(opened, rank), aligned(mask, rank))
+    return tf.logical_and(expand_to_rank(opened, rank), expand_to_rank(mask, rank))
 
 
-def aligned(array: tf.Tensor, rank: int) -> tf.Tensor:
+def expand_to_rank(array: tf.Tensor, rank: int) -> tf.Tensor:
     """The array with an axis of size 1 for those of batch and heads that it leaves out."""
     return array[(slice(None),) * (array.shape.rank - 2) + (tf.newaxis,) * (rank - array.shape.rank)]
 
@@ -412,6 +412,6 @@ def precise(array: tf.Tensor) -> tf.Tensor:
 
 
 def size(array: tf.Tensor, axis: int) -> int | tf.Tensor:
-    """Give the size of an axis: a number if it is known, a scalar tensor if only the running graph knows it."""
+    """Return the size of an axis: a number if it is known, a scalar tensor if only the running graph knows it."""
     known = array.shape[axis]
     return tf.shape(array)[axis] if known is None else known

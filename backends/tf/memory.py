@@ -43,11 +43,11 @@ def in_heads(memory: Memory, queries: tf.Tensor) -> Memory:
     return memory._replace(keys=keys, values=values)
 
 
-def extended(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
+def extend_memory(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
     """The memory with prepared steps behind its keys, or in place of those from position on."""
     num_keys, num_steps = (tf.cast(size(part.keys, -2), tf.int64) for part in (memory, steps))
     keys, values = (tf.concat(pair, axis=-2) for pair in zip(memory[:2], steps[:2], strict=True))
-    mask = joined_masks(memory, steps)
+    mask = join_masks(memory, steps)
     if position is None:
         return Memory(keys, values, mask)
     first, places = tf.cast(position, tf.int64)[..., None], tf.range(num_keys)
@@ -57,13 +57,13 @@ def extended(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
     if mask is not None and order.shape.rank == 2:  # which has a row for each sequence, then
         mask = tf.broadcast_to(mask, tf.concat([tf.shape(order)[:1], tf.shape(mask)[1:]], axis=0))
 
-    def picked(array: tf.Tensor, axis: int) -> tf.Tensor:
+    def take_along(array: tf.Tensor, axis: int) -> tf.Tensor:
         return tf.gather(array, order, axis=array.shape.rank + axis, batch_dims=order.shape.rank - 1)
 
-    return Memory(picked(keys, -2), picked(values, -2), None if mask is None else picked(mask, -1))
+    return Memory(take_along(keys, -2), take_along(values, -2), None if mask is None else take_along(mask, -1))
 
 
-def joined_masks(memory: Memory, steps: Memory) -> tf.Tensor | None:
+def join_masks(memory: Memory, steps: Memory) -> tf.Tensor | None:
     """What later queries may attend to: keys of the memory that any query could attend to, and the steps."""
     if memory.mask is None and steps.mask is None:
         return None

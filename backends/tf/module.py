@@ -1,8 +1,8 @@
-"""What layers in TensorFlow share: the check at the door, drawn parameters and drawn dropout."""
+"""The base class of layers in TensorFlow: options, the check of a call, initial values and dropout masks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,10 +15,11 @@ from backends.tf.masking import size
 
 
 class Specified(keras.layers.Layer):
-    """What all layers share: options that are checked and written into the configuration, and the check of a call.
+    """A layer of the specification, with checked options, which are its configuration, and checked calls.
 
-    A public method checks its arguments, once, and calls methods that begin with an underscore, which check nothing.
-    Keras rewrites what is raised inside of `call`, so that `__call__` checks, and `call` is behind it.
+    A constructor hands over its arguments, `locals()`, of which the specification's options are taken. A public method
+    checks its arguments, once, and calls methods that begin with an underscore, which check nothing. Keras rewrites
+    what is raised inside of `call`, so that `__call__` checks, and `call` is behind it.
 
     A layer without parameters takes inputs of any floating type, or of dtype if given.
 
@@ -31,13 +32,13 @@ class Specified(keras.layers.Layer):
 
     specification: Layer
 
-    def __init__(self, *, dtype: str | tf.DType | None = None, name: str | None = None, **options: Any) -> None:
-        policy = keras.dtype_policies.get(dtype)
-        super().__init__(dtype=policy, name=name, autocast=policy.compute_dtype != policy.variable_dtype)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        policy = keras.dtype_policies.get(arguments["dtype"])
+        super().__init__(dtype=policy, name=arguments["name"], autocast=policy.compute_dtype != policy.variable_dtype)
         self.supports_masking = True
-        self.sizes = check_options(self.specification, **options)
-        self._options = options
-        self._takes_any = dtype is None and not (self.specification.trainable or self.autocast)
+        self._options = {option.name: arguments[option.name] for option in self.specification.options}
+        self.sizes = check_options(self.specification, **self._options)
+        self._takes_any = arguments["dtype"] is None and not (self.specification.trainable or self.autocast)
 
     def _check(self, method: str, **arguments: Any) -> None:
         """Refuse arguments that do not fit the layer or each other."""
@@ -49,11 +50,11 @@ class Specified(keras.layers.Layer):
     # particular to TensorFlow
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {**self._options, "dtype": None if self._takes_any else self.dtype_policy.name, "name": self.name}
 
     def _projection(self, name: str, input_size: int, units: int, use_bias: bool = False) -> keras.layers.Dense:
-        """A projection, with its weights."""
+        """Make a projection with its weights."""
         with keras.name_scope(self.name, caller=self):
             # Keras refuses whole numbers of NumPy.
             dense = keras.layers.Dense(int(units), use_bias=use_bias, dtype=self.dtype_policy, name=name)
@@ -61,11 +62,11 @@ class Specified(keras.layers.Layer):
         return dense
 
     def compute_output_spec(self, *arguments: Any, **options: Any) -> Any:
-        """Trace a call, which knows the types of its outputs, too: Keras would take the compute dtype for each."""
+        """Trace a call for the types of its outputs, too: Keras would take the compute dtype for each."""
         return keras.Operation.compute_output_spec(self, *arguments, **options)
 
     def compute_output_shape(self, *shapes: tuple[int | None, ...] | None, **named: tuple[int | None, ...]) -> Any:
-        """Compute the shapes of what a call returns from those of its arrays: in their order, or as <name>_shape."""
+        """Compute the output shapes of a call from those of its arrays: in their order, or as <name>_shape."""
         given = dict(zip(self.call_signature_parameters, shapes, strict=False))
         given |= {name.removesuffix("_shape"): shape for name, shape in named.items()}
         kinds = {tensor.name: tensor.kind for tensor in self.specification.method("call").inputs}
@@ -86,15 +87,15 @@ class Specified(keras.layers.Layer):
         return keras.tree.map_structure(cast, arrays)
 
 
-def drawn(layer: keras.layers.Layer, name: str, shape: tuple[int, ...], fan_in: int) -> keras.Variable:
-    """A parameter of the layer with values from Keras's own generator, uniform in ±1/√fan_in."""
+def draw_parameter(layer: keras.layers.Layer, name: str, shape: tuple[int, ...], fan_in: int) -> keras.Variable:
+    """Add a parameter to the layer, with values from Keras's own generator, uniform in ±1/√fan_in."""
     bound = fan_in**-0.5
     # An initializer draws the same numbers each time it is called, so each parameter has its own.
     uniform = keras.initializers.RandomUniform(-bound, bound)
     return layer.add_weight(name=name, shape=shape, initializer=uniform, autocast=False)
 
 
-def drawn_mask(
+def draw_mask(
     dropout: keras.layers.Dropout,
     like: tf.Tensor,
     training: bool | None,
@@ -120,7 +121,7 @@ def check_ids(
 
 
 def attached_mask(array: Any) -> tf.Tensor | None:
-    """The mask that Keras has attached to an array: booleans for its leading axes, True for valid entries."""
+    """Return the mask that Keras has attached to an array: booleans for its leading axes, True for valid entries."""
     return getattr(array, "_keras_mask", None)
 
 
@@ -131,7 +132,7 @@ def with_mask(array: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
     return array
 
 
-def joined(mask: tf.Tensor | None, *arrays: tf.Tensor, time_major: bool = False) -> tf.Tensor | None:
+def join_attached(mask: tf.Tensor | None, *arrays: tf.Tensor, time_major: bool = False) -> tf.Tensor | None:
     """Join the mask of an attention with those that Keras has attached to its keys or values, by logical and."""
     for attached in {id(found): found for found in map(attached_mask, arrays) if found is not None}.values():
         row = tf.expand_dims(tf.transpose(attached) if time_major else attached, axis=-2)
@@ -144,8 +145,8 @@ def joined(mask: tf.Tensor | None, *arrays: tf.Tensor, time_major: bool = False)
     return mask
 
 
-def projected(dense: keras.layers.Dense, inputs: tf.Tensor) -> tf.Tensor:
-    """The inputs through the layer, as rows of one matrix.
+def project(dense: keras.layers.Dense, inputs: tf.Tensor) -> tf.Tensor:
+    """Project the inputs as rows of one matrix.
 
     With more than two axes Keras takes tf.tensordot, which is slower in eager mode, and whose gradient XLA cannot
     compile in a loop over the steps of a batch of unknown size.
@@ -159,8 +160,8 @@ def is_usual(layer: keras.layers.Layer, kind: type[keras.layers.Layer]) -> bool:
     return isinstance(layer, kind) and layer.quantization_mode is None
 
 
-def chosen(training: bool | None) -> dict[str, bool]:
-    """`training` as a keyword if it was given: Keras lets an explicit None win over the mode of the layer around it.
+def mode_of(training: bool | None) -> dict[str, bool]:
+    """Return `training` as a keyword if it was given: an explicit None would hide the mode of the enclosing layer.
 
     A model of Keras gives it to every layer, also to one that drops nothing.
     """

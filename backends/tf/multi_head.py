@@ -20,7 +20,7 @@ from backends.tf.arrays import Lengths, Offset, lengths
 from backends.tf.attention import Answer, ScoredAttention, attention_layer
 from backends.tf.masking import _attention_mask, open_to, size
 from backends.tf.memory import Memory
-from backends.tf.module import chosen, joined, projected
+from backends.tf.module import join_attached, mode_of, project
 from backends.tf.positions import RotaryPositions
 
 __all__ = ["MultiHeadAttention", "ablation_importance", "taylor_importance", "attention_rollout"]
@@ -102,24 +102,7 @@ class MultiHeadAttention(ScoredAttention):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            num_heads=num_heads,
-            key_size=key_size,
-            value_size=value_size,
-            hidden_size=hidden_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            num_positions=num_positions,
-            softcap=softcap,
-            bias=bias,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            dropout=dropout,
-            time_major=time_major,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         hidden_size, of_keys = self.sizes["hidden_size"], self.sizes["num_key_heads · head_size"]
         self.W_q = self._projection("W_q", query_size, hidden_size, bias)
         self.W_k = self._projection("W_k", self.sizes["key_size"], of_keys, bias)
@@ -265,7 +248,7 @@ class MultiHeadAttention(ScoredAttention):
             "dropout_mask": dropout_mask,
         }
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
-        return self._entered(queries, keys, values, lengths(valid_lens), mask, **options, **chosen(training))
+        return self._enter(queries, keys, values, lengths(valid_lens), mask, **options, **mode_of(training))
 
     def call(
         self,
@@ -315,7 +298,7 @@ class MultiHeadAttention(ScoredAttention):
             OptionError: heads that the layer does not have, a head that is named twice, or all heads
         """
         self._check("pruned", heads=heads)
-        return self._pruned(heads)
+        return self._prune(heads)
 
     def _prepare(
         self,
@@ -325,14 +308,14 @@ class MultiHeadAttention(ScoredAttention):
         mask: tf.Tensor | None,
         position: Offset | None = None,
     ) -> Memory:
-        mask = joined(mask, keys, values, time_major=self.sizes["time_major"])
+        mask = join_attached(mask, keys, values, time_major=self.sizes["time_major"])
         keys, values = self._to_batch_first(keys), self._to_batch_first(values)
         allowed = _attention_mask(size(keys, -2), valid_lens, mask)
         if allowed is not None:
             allowed = allowed[:, None] if allowed.shape.rank == 3 else allowed
             seen = tf.expand_dims(tf.reduce_any(allowed, axis=(-3, -2)), axis=-1)
             keys, values = tf.where(seen, keys, 0.0), tf.where(seen, values, 0.0)
-        heads = projected(self.W_k, keys), projected(self.W_v, values)
+        heads = project(self.W_k, keys), project(self.W_v, values)
         keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
         keys = keys if self.rotary is None else self.rotary._rotate(keys, position)
         return Memory(self._project(keys), values, allowed)
@@ -350,17 +333,17 @@ class MultiHeadAttention(ScoredAttention):
         dropout_mask: tf.Tensor | None = None,
         training: bool | None = None,
     ) -> Answer:
-        queries = split_heads(projected(self.W_q, self._to_batch_first(queries)), self.sizes["head_size"])
+        queries = split_heads(project(self.W_q, self._to_batch_first(queries)), self.sizes["head_size"])
         queries = queries if self.rotary is None else self.rotary._rotate(queries, offset)
         heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask, training)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
-        context = self._to_batch_first(projected(self.W_o, joined_heads(heads)))
+        context = self._to_batch_first(project(self.W_o, merge_heads(heads)))
         if weights is None:
             return context, None
         return context, weights if per_head else tf.reduce_mean(weights, axis=-3)
 
-    def _pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+    def _prune(self, heads: Sequence[int]) -> MultiHeadAttention:
         config, of_queries, of_keys = remaining(self.sizes, heads)
         layer = MultiHeadAttention(**config, dtype=self.dtype_policy)
         for name, columns in (("W_q", of_queries), ("W_k", of_keys), ("W_v", of_keys)):
@@ -381,7 +364,7 @@ def split_heads(array: tf.Tensor, head_size: int) -> tf.Tensor:
     return tf.transpose(heads, (0, 2, 1, 3))
 
 
-def joined_heads(heads: tf.Tensor) -> tf.Tensor:
+def merge_heads(heads: tf.Tensor) -> tf.Tensor:
     """Turn (batch, heads, steps, features of a head) into (batch, steps, features of all heads)."""
     parts = tf.transpose(heads, (0, 2, 1, 3))
     return tf.reshape(parts, (size(parts, 0), size(parts, 1), parts.shape[-2] * parts.shape[-1]))

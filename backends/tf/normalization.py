@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from attention_core.operators.normalization import LAYER_NORM, RMS_NORM
 from attention_core.specification import Part
-from backends.tf.module import Specified, chosen
+from backends.tf.module import Specified, mode_of
 
 __all__ = ["LayerNorm", "RMSNorm"]
 
@@ -47,7 +47,7 @@ class LayerNorm(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(features=features, epsilon=epsilon, bias=bias, dtype=dtype, name=name)
+        super().__init__(locals())
         self.g = self.add_weight(name="g", shape=(features,), initializer="ones", autocast=False)
         self.b = self.add_weight(name="b", shape=(features,), initializer="zeros", autocast=False) if bias else None
 
@@ -64,11 +64,11 @@ class LayerNorm(Specified):
             outputs: (batch, steps, features); the normalized vectors
         """
         self._check("call", inputs=inputs)
-        return super().__call__(inputs, **chosen(training))
+        return super().__call__(inputs, **mode_of(training))
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Normalize each step; Keras enters here."""
-        wide = widened(inputs)
+        wide = widen(inputs)
         centred = wide - tf.reduce_mean(wide, axis=-1, keepdims=True)
         scaled = tf.cast(self.g, wide.dtype) * scaled_to_one(centred, self.sizes["epsilon"])
         return tf.cast(scaled if self.b is None else scaled + tf.cast(self.b, wide.dtype), inputs.dtype)
@@ -105,7 +105,7 @@ class RMSNorm(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(features=features, epsilon=epsilon, dtype=dtype, name=name)
+        super().__init__(locals())
         self.g = self.add_weight(name="g", shape=(features,), initializer="ones", autocast=False)
 
     def __call__(self, inputs: tf.Tensor, *, training: bool | None = None) -> tf.Tensor:
@@ -120,16 +120,16 @@ class RMSNorm(Specified):
             outputs: (batch, steps, features); the normalized vectors
         """
         self._check("call", inputs=inputs)
-        return super().__call__(inputs, **chosen(training))
+        return super().__call__(inputs, **mode_of(training))
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Normalize each step; Keras enters here."""
-        wide = widened(inputs)
+        wide = widen(inputs)
         return tf.cast(tf.cast(self.g, wide.dtype) * scaled_to_one(wide, self.sizes["epsilon"]), inputs.dtype)
 
 
-def widened(inputs: tf.Tensor) -> tf.Tensor:
-    """The inputs in the type that they are normalized in: half precision in float32."""
+def widen(inputs: tf.Tensor) -> tf.Tensor:
+    """Widen half-precision inputs to float32, for normalization."""
     return inputs if inputs.dtype == tf.float64 else tf.cast(inputs, tf.float32)
 
 

@@ -31,7 +31,7 @@ PATHS = {
 
 
 def entry(name: str) -> Entry:
-    """Give the entry of a canonical name: a matrix W is in the Dense of its name, others are attributes.
+    """Return the entry of a canonical name: a matrix W is in the Dense of its name, others are attributes.
 
     The kernel of a Dense is the transpose.
     """
@@ -51,7 +51,7 @@ def get_parameters(
     read selects what to copy of each parameter, such as its value or its gradient. If it returns None, the array is 0.
     """
     arrays = {}
-    for name, parameter, axes in located(layer):
+    for name, parameter, axes in locate_parameters(layer):
         values = read(parameter)
         array = to_numpy(tf.zeros_like(parameter) if values is None else values)
         arrays[name] = array if axes is None else np.ascontiguousarray(array.transpose(axes))
@@ -61,24 +61,24 @@ def get_parameters(
 def set_parameters(layer: keras.layers.Layer, arrays: Mapping[str, np.ndarray]) -> None:
     """Copy canonical arrays into a layer."""
     check_parameters(layer.specification, layer.sizes, layer.variable_dtype, arrays)
-    for name, parameter, axes in located(layer):
+    for name, parameter, axes in locate_parameters(layer):
         array = arrays[name] if axes is None else arrays[name].transpose(np.argsort(axes))
         parameter.assign(from_numpy(array))
 
 
-def located(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.Variable, tuple[int, ...] | None]]:
-    """Give each canonical name, in the specification's order, with its parameter here and the order of its axes."""
+def locate_parameters(layer: keras.layers.Layer) -> Iterator[tuple[str, keras.Variable, tuple[int, ...] | None]]:
+    """Return each canonical name, in the specification's order, with its parameter here and the order of its axes."""
     entries = {name: (path, axes) for name, path, axes in TABLES[layer.specification.name]}
     for name in layer.specification.own_shapes(layer.sizes):
         path, axes = entries[pattern(name)]
-        yield name, reached(layer, path.format(layer=name.partition(".")[0])), axes
+        yield name, attribute_at(layer, path.format(layer=name.partition(".")[0])), axes
     for inside, part in layer.specification.inside(layer.sizes).items():
-        for name, parameter, axes in located(reached(layer, inside)):
+        for name, parameter, axes in locate_parameters(attribute_at(layer, inside)):
             if name not in part.shared:
                 yield f"{inside}.{name}", parameter, axes
 
 
-def reached(layer: Any, path: str) -> Any:
+def attribute_at(layer: Any, path: str) -> Any:
     """Follow a path of attributes, and of numbers in lists."""
     for part in path.split("."):
         layer = layer[int(part)] if part.isdigit() else getattr(layer, part)

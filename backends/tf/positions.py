@@ -20,7 +20,7 @@ from attention_core.relative import bounds, slopes
 from attention_core.sinusoids import rates
 from backends.tf.arrays import Offset
 from backends.tf.masking import distances, precise, query_positions, size
-from backends.tf.module import Specified, chosen, drawn
+from backends.tf.module import Specified, draw_parameter, mode_of
 
 __all__ = [
     "SinusoidalPositions",
@@ -68,7 +68,7 @@ class SinusoidalPositions(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(features=features, layout=layout, dtype=dtype, name=name)
+        super().__init__(locals())
 
     def __call__(self, inputs: tf.Tensor, *, offset: int = 0, training: bool | None = None) -> tf.Tensor:
         """Add the positions, starting at offset.
@@ -85,7 +85,7 @@ class SinusoidalPositions(Specified):
             outputs: (batch, steps, features); the inputs with their positions added
         """
         self._check("call", offset=offset, inputs=inputs)
-        return super().__call__(inputs, offset=offset, **chosen(training))
+        return super().__call__(inputs, offset=offset, **mode_of(training))
 
     def call(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
         """Add the positions from offset on; Keras enters here."""
@@ -128,8 +128,8 @@ class LearnedPositions(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(num_positions=num_positions, features=features, dtype=dtype, name=name)
-        self.P = drawn(self, "P", (num_positions, features), features)
+        super().__init__(locals())
+        self.P = draw_parameter(self, "P", (num_positions, features), features)
 
     def __call__(self, inputs: tf.Tensor, *, offset: int = 0, training: bool | None = None) -> tf.Tensor:
         """Add the positions, starting at offset.
@@ -146,7 +146,7 @@ class LearnedPositions(Specified):
             ShapeError: a step beyond the last position
         """
         self._check("call", offset=offset, inputs=inputs)
-        return super().__call__(inputs, offset=offset, **chosen(training))
+        return super().__call__(inputs, offset=offset, **mode_of(training))
 
     def call(self, inputs: tf.Tensor, *, offset: int = 0) -> tf.Tensor:
         """Add the positions from offset on; Keras enters here."""
@@ -197,7 +197,7 @@ class RotaryPositions(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(features=features, layout=layout, base=base, dtype=dtype, name=name)
+        super().__init__(locals())
 
     def __call__(self, inputs: tf.Tensor, *, offset: Offset | None = None, training: bool | None = None) -> tf.Tensor:
         """Rotate the inputs, whose first step is at position offset.
@@ -216,7 +216,7 @@ class RotaryPositions(Specified):
             outputs: (batch, [heads], steps, features); the inputs, rotated
         """
         self._check("call", inputs=inputs, offset=offset)
-        return super().__call__(inputs, offset=offset, **chosen(training))
+        return super().__call__(inputs, offset=offset, **mode_of(training))
 
     def call(self, inputs: tf.Tensor, *, offset: Offset | None = None) -> tf.Tensor:
         """Rotate the inputs from position offset on; Keras enters here."""

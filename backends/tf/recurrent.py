@@ -13,7 +13,7 @@ from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.masking import size
-from backends.tf.module import Specified, attached_mask, chosen, drawn, drawn_mask, is_usual, with_mask
+from backends.tf.module import Specified, attached_mask, draw_mask, draw_parameter, is_usual, mode_of, with_mask
 
 __all__ = ["GRU", "LSTM"]
 
@@ -44,15 +44,7 @@ class Recurrent(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            input_size=input_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         shapes, dtype = self.specification.own_shapes(self.sizes), self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.layers = [
@@ -93,7 +85,7 @@ class Recurrent(Specified):
         inputs, state, dropout_mask = self._cast((inputs, state, dropout_mask))
         if dropout_mask is None:
             shape = self._between(size(inputs, 0))
-            dropout_mask = drawn_mask(self.dropout, inputs, training, shape=shape)
+            dropout_mask = draw_mask(self.dropout, inputs, training, shape=shape)
         return self._advance(inputs, state, dropout_mask, self._of_steps())
 
     def __call__(
@@ -125,7 +117,7 @@ class Recurrent(Specified):
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
         """
         self._check("call", inputs=inputs, valid_lens=valid_lens, state=state, dropout_mask=dropout_mask)
-        return super().__call__(inputs, lengths(valid_lens), state, dropout_mask=dropout_mask, **chosen(training))
+        return super().__call__(inputs, lengths(valid_lens), state, dropout_mask=dropout_mask, **mode_of(training))
 
     def call(
         self,
@@ -141,7 +133,7 @@ class Recurrent(Specified):
         if state is None:
             state = tf.zeros((self.sizes["num_layers"], batch, self.sizes["state_size"]), inputs.dtype)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, inputs, training, shape=self._between(batch, steps))
+            dropout_mask = draw_mask(self.dropout, inputs, training, shape=self._between(batch, steps))
         attached = attached_mask(inputs)
         if attached is not None:  # masked steps may stand anywhere: they go behind the others, and come back
             if valid_lens is not None:
@@ -244,7 +236,7 @@ class Recurrent(Specified):
         return tuple(tf.split(state, self.sizes["state_size"] // self.sizes["hidden_size"], axis=-1))
 
     def _between(self, *batch: int | tf.Tensor) -> tuple[int | tf.Tensor, ...]:
-        """Give the shape of a dropout mask between the layers."""
+        """Return the shape of a dropout mask between the layers."""
         return self.sizes["num_layers - 1"], *batch, self.sizes["output_size"]
 
     # particular to TensorFlow
@@ -393,7 +385,7 @@ class Weights(keras.layers.Layer):
         for path, shape in shapes.items():
             place, _, parameter = path.rpartition(".")
             if place == prefix:
-                setattr(self, parameter, drawn(self, parameter, shape, fan_in))
+                setattr(self, parameter, draw_parameter(self, parameter, shape, fan_in))
         self.built = True
 
 

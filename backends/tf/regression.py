@@ -8,7 +8,7 @@ import tensorflow as tf
 from attention_core.operators.regression import NADARAYA_WATSON
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.attention import attention_layer
-from backends.tf.module import Specified, chosen, joined
+from backends.tf.module import Specified, join_attached, mode_of
 
 __all__ = ["NadarayaWatson"]
 
@@ -45,7 +45,7 @@ class NadarayaWatson(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(width=width, learned=learned, dtype=dtype, name=name)
+        super().__init__(locals())
         self.kernel = attention_layer(self.specification.inside(self.sizes)["kernel"], caller=self, name="kernel")
 
     def __call__(
@@ -77,7 +77,7 @@ class NadarayaWatson(Specified):
             weights: (batch, queries, keys); probabilities over the keys
         """
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask)
-        return super().__call__(queries, keys, values, lengths(valid_lens), mask, **chosen(training))
+        return super().__call__(queries, keys, values, lengths(valid_lens), mask, **mode_of(training))
 
     def call(
         self,
@@ -88,7 +88,7 @@ class NadarayaWatson(Specified):
         mask: tf.Tensor | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Predict at each query; Keras enters here."""
-        mask = joined(mask, keys, values)
+        mask = join_attached(mask, keys, values)
         queries, keys, values = (tf.expand_dims(array, axis=-1) for array in (queries, keys, values))
         predictions, weights = self.kernel(queries, keys, values, valid_lens, mask)
         return tf.squeeze(predictions, axis=-1), weights

@@ -13,8 +13,7 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
-from backends.tf.blocked.additive import ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE, blocked_additive_score
-from backends.tf.blocked.choice import has_tangents, threshold, use_blocks
+from backends.tf import kernels
 from backends.tf.masking import size
 
 __all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
@@ -93,8 +92,9 @@ def additive_score(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tf.Te
 
 
 def _additive_score(queries: tf.Tensor, keys: tf.Tensor, w_v: tf.Tensor) -> tf.Tensor:
-    if use_blocks(queries, keys, threshold(ADDITIVE_MIN_ELEMENTS), ADDITIVE_MIN_ELSEWHERE) and not has_tangents(w_v):
-        return blocked_additive_score(queries, keys, w_v)
+    kernel = kernels.of("additive_score", queries, keys, w_v)
+    if kernel is not None:
+        return kernel(queries, keys, w_v)
     hidden = tf.tanh(tf.expand_dims(queries, axis=-2) + tf.expand_dims(keys, axis=-3))
     # As rows of one matrix, which is faster in a graph than tf.linalg.matvec, and which TensorFlow Lite converts.
     rows = tf.matmul(tf.reshape(hidden, (-1, size(w_v, 0))), tf.expand_dims(w_v, axis=-1))

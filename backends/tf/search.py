@@ -120,14 +120,14 @@ def beam_search(
         )
         return t + 1, *shaped_as(following, (token, state, running, counts, totals, tokens, weights))
 
-    def undecided(
+    def is_undecided(
         t: tf.Tensor, token: tf.Tensor, state: Any, running: tf.Tensor, counts: tf.Tensor, totals: tf.Tensor, *_: Any
     ) -> tf.Tensor:
-        ended = decided(totals, counts, running, num_best, max_steps, length_penalty)
+        ended = is_decided(totals, counts, running, num_best, max_steps, length_penalty)
         return tf.logical_and(t < max_steps, tf.logical_not(tf.reduce_all(ended)))
 
     *_, running, counts, totals, tokens, weights = tf.while_loop(
-        undecided,
+        is_undecided,
         advance,
         (0, token, state, running, counts, totals, tokens, weights),
     )
@@ -143,7 +143,7 @@ def first_best(ranked: tf.Tensor, width: int) -> tf.Tensor:
     return tf.math.top_k(ranked, k=width).indices
 
 
-def decided(
+def is_decided(
     totals: tf.Tensor, counts: tf.Tensor, running: tf.Tensor, num_best: int, max_steps: int, length_penalty: float
 ) -> tf.Tensor:
     """Whether the best hypotheses of each sequence have ended, and none that runs can come before them.
@@ -173,6 +173,6 @@ def of_hypotheses(array: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
 
 
 def shaped_as(after: Any, before: Any) -> Any:
-    """Give the tensors after a step the static shapes before it: a loop demands that they are the same."""
+    """Set the static shapes before a step on the tensors after it: a loop demands that they are the same."""
     tf.nest.map_structure(lambda new, old: new.set_shape(old.shape), after, before)
     return after

@@ -11,8 +11,8 @@ from attention_core.operators.segments import SEGMENT_ATTENTION
 from backends.tf.attention import attention_layer
 from backends.tf.masking import distances, size
 from backends.tf.memory import Memory
-from backends.tf.module import Specified, attached_mask, chosen, drawn, joined, projected, with_mask
-from backends.tf.multi_head import joined_heads, split_heads
+from backends.tf.module import Specified, attached_mask, draw_parameter, join_attached, mode_of, project, with_mask
+from backends.tf.multi_head import merge_heads, split_heads
 from backends.tf.positions import SinusoidalPositions
 from backends.tf.scoring import _dot_score
 
@@ -75,15 +75,7 @@ class SegmentAttention(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            bias=bias,
-            dropout=dropout,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         hidden_size, of_head = self.sizes["hidden_size"], (self.sizes["heads"], self.sizes["head_size"])
         parts = self.specification.inside(self.sizes)
         self.W_q = self._projection("W_q", query_size, hidden_size, bias)
@@ -91,8 +83,8 @@ class SegmentAttention(Specified):
         self.W_v = self._projection("W_v", query_size, hidden_size, bias)
         self.W_o = self._projection("W_o", hidden_size, query_size, bias)
         self.W_r = self._projection("W_r", query_size, hidden_size)
-        self.u = drawn(self, "u", of_head, hidden_size)
-        self.v = drawn(self, "v", of_head, hidden_size)
+        self.u = draw_parameter(self, "u", of_head, hidden_size)
+        self.v = draw_parameter(self, "v", of_head, hidden_size)
         self.scored = attention_layer(parts["scored"], caller=self, name="scored")
         with keras.name_scope(self.name, caller=self):
             self.positions = SinusoidalPositions(**parts["positions"].config, dtype=self.dtype_policy, name="positions")
@@ -141,7 +133,7 @@ class SegmentAttention(Specified):
         """
         options: dict[str, Any] = {"per_head": per_head, "need_weights": need_weights, "dropout_mask": dropout_mask}
         self._check("call", inputs=inputs, previous=previous, mask=mask, **options)
-        return super().__call__(inputs, previous, mask, **options, **chosen(training))
+        return super().__call__(inputs, previous, mask, **options, **mode_of(training))
 
     def call(
         self,
@@ -156,33 +148,33 @@ class SegmentAttention(Specified):
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Attend to the steps so far; Keras has cast the arguments."""
         steps = inputs if previous is None else joined_steps(previous, inputs)
-        mask, num_queries, num_keys = joined(attention_mask, steps), size(inputs, 1), size(steps, 1)
+        mask, num_queries, num_keys = join_attached(attention_mask, steps), size(inputs, 1), size(steps, 1)
         farthest = tf.cast(num_keys - num_queries, tf.int64)
         allowed = distances(num_queries, num_keys, None)[:, None] <= farthest
         if mask is not None:
             allowed = tf.logical_and(allowed, mask[:, None] if len(mask.shape) == 3 else mask)
             steps = tf.where(tf.reduce_any(allowed, axis=(1, 2))[..., None], steps, 0.0)
-        heads = projected(self.W_q, inputs), projected(self.W_k, steps), projected(self.W_v, steps)
+        heads = project(self.W_q, inputs), project(self.W_k, steps), project(self.W_v, steps)
         queries, keys, values = (split_heads(array, self.sizes["head_size"]) for array in heads)
         by_content = queries + tf.cast(self.u, queries.dtype)[:, None]
         by_distance = self._by_distance(queries, num_keys)
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask, "training": training}
         context, weights = self.scored._attend(by_content, Memory(keys, values, allowed), bias=by_distance, **options)
-        context = projected(self.W_o, joined_heads(context))
+        context = project(self.W_o, merge_heads(context))
         if weights is None:
             return context, None
         return context, weights if per_head else tf.reduce_mean(weights, axis=1)
 
     def _by_distance(self, queries: tf.Tensor, num_keys: int | tf.Tensor) -> tf.Tensor:
-        """Score the distances of the keys: all of them by one product, of which each query reads its part."""
+        """Score by distance: one matrix product, then a shift of each query's row."""
         farthest_first = tf.range(num_keys - 1, -1, -1)
         encoded = self.positions._add(tf.zeros((num_keys, self.sizes["query_size"]), queries.dtype), farthest_first)
-        distances = split_heads(projected(self.W_r, encoded)[None], self.sizes["head_size"])
+        distances = split_heads(project(self.W_r, encoded)[None], self.sizes["head_size"])
         scores = _dot_score(queries + tf.cast(self.v, queries.dtype)[:, None], distances)
-        return shifted(scores) * self.sizes["head_size"] ** -0.5
+        return shift_rows(scores) * self.sizes["head_size"] ** -0.5
 
 
-def shifted(scores: tf.Tensor) -> tf.Tensor:
+def shift_rows(scores: tf.Tensor) -> tf.Tensor:
     """Turn columns of distances, farthest first, into columns of keys: row i moves queries - 1 - i places forward."""
     *leading, num_queries, num_keys = (size(scores, axis) for axis in range(scores.shape.rank))
     # Flat, with a column more in front, rows are num_keys + 1 apart; cut at the start, they are read num_keys apart.

@@ -15,7 +15,7 @@ from backends.tf.arrays import Lengths, from_numpy
 from backends.tf.decoders import Decoder
 from backends.tf.masking import precise, size
 from backends.tf.module import attached_mask, check_ids
-from backends.tf.parameters import get_parameters, located
+from backends.tf.parameters import get_parameters, locate_parameters
 from backends.tf.transformer import TransformerDecoder
 from backends.tf.translation import EncoderDecoder, TransformerTranslator, Translator
 
@@ -204,7 +204,7 @@ class Trainer:
         """Return the optimiser's state: step, the steps done, and of Adam m.<name> and v.<name> of each parameter."""
         arrays = {"step": np.array(self.optimizer.iterations.numpy(), np.int64)}
         for moment in self.moments:
-            kept = self._kept(moment)
+            kept = self._optimizer_state(moment)
             # Of what was frozen when the Trainer was made, nothing is kept: that is 0.
             read = lambda parameter, kept=kept: kept.get(id(parameter))  # noqa: E731
             arrays |= {f"{moment}.{name}": array for name, array in get_parameters(self.model, read=read).items()}
@@ -215,8 +215,8 @@ class Trainer:
         check_state(self.model.specification, self.model.sizes, self.model.variable_dtype, self.moments, arrays)
         self.optimizer.iterations.assign(int(arrays["step"]))
         for moment in self.moments:
-            kept = self._kept(moment)
-            for name, parameter, axes in located(self.model):
+            kept = self._optimizer_state(moment)
+            for name, parameter, axes in locate_parameters(self.model):
                 array = arrays[f"{moment}.{name}"]
                 array = array if axes is None else array.transpose(np.argsort(axes))
                 if id(parameter) in kept:
@@ -227,7 +227,7 @@ class Trainer:
         """The names of the moments that the optimiser keeps of each parameter."""
         return ("m", "v") if isinstance(self.optimizer, ExactAdam) else ()
 
-    def _kept(self, moment: str) -> dict[int, keras.Variable]:
+    def _optimizer_state(self, moment: str) -> dict[int, keras.Variable]:
         """The moments of each parameter, by the parameter's identity."""
         return dict(zip(map(id, self.parameters), getattr(self.optimizer, moment), strict=True))
 

@@ -13,9 +13,18 @@ from attention_core.operators.transformer import (
 )
 from attention_core.specification import Part
 from backends.tf.arrays import Lengths, Offset, lengths
-from backends.tf.masking import _attention_mask, aligned, distances, size
+from backends.tf.masking import _attention_mask, distances, expand_to_rank, size
 from backends.tf.memory import Memory
-from backends.tf.module import Specified, attached_mask, check_ids, chosen, drawn, joined, projected, with_mask
+from backends.tf.module import (
+    Specified,
+    attached_mask,
+    check_ids,
+    draw_parameter,
+    join_attached,
+    mode_of,
+    project,
+    with_mask,
+)
 from backends.tf.normalization import norm_layer
 from backends.tf.positions import LearnedPositions, SinusoidalPositions, _alibi_bias, _relative_bias
 from backends.tf.search import beam_search, greedy_search
@@ -120,38 +129,15 @@ class TransformerEncoder(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            positions=positions,
-            num_positions=num_positions,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            causal=causal,
-            last_norm=last_norm,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         parts, policy = self.specification.inside(self.sizes), self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.embedding = keras.layers.Embedding(vocab_size, features, dtype=policy, name="embedding")
             self.embedding.supports_masking = True  # `call` hands the mask of the tokens on
             self.positions = positions_layer(parts.get("positions"), dtype=policy, name="positions")
-            self.bias_table = drawn(self, "bias_table", (num_buckets, num_heads), features) if num_buckets else None
+            self.bias_table = (
+                draw_parameter(self, "bias_table", (num_buckets, num_heads), features) if num_buckets else None
+            )
             self.layers = [
                 TransformerEncoderLayer(**parts[f"layers.{number}"].config, dtype=policy, name=f"layer_{number}")
                 for number in range(num_layers)
@@ -221,7 +207,7 @@ class TransformerEncoder(Specified):
         }
         self._check("call", tokens=tokens, valid_lens=valid_lens, mask=mask, **options)
         check_ids("TransformerEncoder", "tokens", tokens, self.sizes["vocab_size"])
-        return super().__call__(tokens, lengths(valid_lens), mask, **options, **chosen(training))
+        return super().__call__(tokens, lengths(valid_lens), mask, **options, **mode_of(training))
 
     def call(
         self,
@@ -239,7 +225,7 @@ class TransformerEncoder(Specified):
         attached = attached_mask(tokens)
         x = self.sizes["features"] ** 0.5 * self.embedding(tokens)
         x = x if self.positions is None else self.positions(x)
-        bias = biased(self, bias, x, size(x, 1), None)
+        bias = position_bias(self, bias, x, size(x, 1), None)
         x = self.dropout(x, training=training) if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -342,39 +328,15 @@ class TransformerDecoder(Specified):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            positions=positions,
-            num_positions=num_positions,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            last_norm=last_norm,
-            tied=tied,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         parts, policy = self.specification.inside(self.sizes), self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.embedding = keras.layers.Embedding(vocab_size, features, dtype=policy, name="embedding")
             self.embedding.supports_masking = True  # `call` hands the mask of the tokens on
             self.positions = positions_layer(parts.get("positions"), dtype=policy, name="positions")
-            self.bias_table = drawn(self, "bias_table", (num_buckets, num_heads), features) if num_buckets else None
+            self.bias_table = (
+                draw_parameter(self, "bias_table", (num_buckets, num_heads), features) if num_buckets else None
+            )
             self.layers = [
                 TransformerDecoderLayer(**parts[f"layers.{number}"].config, dtype=policy, name=f"layer_{number}")
                 for number in range(num_layers)
@@ -512,7 +474,7 @@ class TransformerDecoder(Specified):
         given = {"tokens": tokens, "encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
         self._check("call", **given, **options)
         check_ids("TransformerDecoder", "tokens", tokens, self.sizes["vocab_size"])
-        return super().__call__(tokens, encoder_outputs, lengths(valid_lens), mask, **options, **chosen(training))
+        return super().__call__(tokens, encoder_outputs, lengths(valid_lens), mask, **options, **mode_of(training))
 
     def call(
         self,
@@ -629,7 +591,7 @@ class TransformerDecoder(Specified):
             layer.cross_attention._prepare(encoder_outputs, encoder_outputs, valid_lens, mask) for layer in self.layers
         ]
         keys, values = (tf.stack(arrays, axis=1) for arrays in list(zip(*layers, strict=True))[:2])
-        return Memory(keys, values, _attention_mask(size(keys, -2), valid_lens, joined(mask, encoder_outputs)))
+        return Memory(keys, values, _attention_mask(size(keys, -2), valid_lens, join_attached(mask, encoder_outputs)))
 
     def _features(
         self,
@@ -644,10 +606,10 @@ class TransformerDecoder(Specified):
         training: bool | None,
         **masks: tf.Tensor | None,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Give the features that the logits are projected from, and the weights of every layer."""
+        """Return the features that the logits are projected from, and the weights of every layer."""
         x = self.sizes["features"] ** 0.5 * self.embedding(tokens)
         x = x if self.positions is None else self.positions(x)
-        bias = biased(self, bias, x, size(x, 1), None)
+        bias = position_bias(self, bias, x, size(x, 1), None)
         x = self.dropout(x, training=training) if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -655,7 +617,7 @@ class TransformerDecoder(Specified):
             factors |= {"need_weights": need_weights, "bias": bias, "training": training}
             x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
             weights.append(of_heads)
-        return self._normalized(x), weights
+        return self._normalize(x), weights
 
     def _start(self, memory: Memory, max_steps: int) -> TransformerState:
         """Zeros, with room for the steps."""
@@ -673,24 +635,24 @@ class TransformerDecoder(Specified):
         if self.positions is not None:
             x = self.positions._add(x, tf.minimum(state.position, tf.maximum(room - 1, 0)))
         x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
-        bias = biased(self, None, x, room, state.position)
+        bias = position_bias(self, None, x, room, state.position)
         for number, layer in enumerate(self.layers):
             past = Memory(state.keys[:, number], state.values[:, number], None)
             prepared = Memory(memory.keys[:, number], memory.values[:, number], mask)
             x, after, weights = layer._step(x, past, state.position, prepared, bias)
             kept.append(after)
         keys, values = (tf.stack(arrays, axis=1) for arrays in list(zip(*kept, strict=True))[:2])
-        logits = self._logits(self._normalized(x))
+        logits = self._logits(self._normalize(x))
         return logits[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
 
-    def _normalized(self, x: tf.Tensor) -> tf.Tensor:
+    def _normalize(self, x: tf.Tensor) -> tf.Tensor:
         """The output of the last layer, by the norm of norm='pre'."""
         return x if self.norm is None else self.norm(x)
 
     def _logits(self, features: tf.Tensor) -> tf.Tensor:
         if self.dense is None:
             return tf.einsum("...f,vf->...v", features, self._cast(self.embedding.embeddings.value))
-        return projected(self.dense, features)
+        return project(self.dense, features)
 
 
 LAYERS = {"SinusoidalPositions": SinusoidalPositions, "LearnedPositions": LearnedPositions}
@@ -703,7 +665,7 @@ def positions_layer(part: Part | None, **named: Any) -> keras.layers.Layer | Non
     return LAYERS[part.layer.name](**part.config, **named)
 
 
-def biased(
+def position_bias(
     stack: TransformerEncoder | TransformerDecoder,
     bias: tf.Tensor | None,
     like: tf.Tensor,
@@ -720,7 +682,7 @@ def biased(
     else:
         added = _alibi_bias(sizes["num_heads"], distance, like.dtype)
     added = tf.cast(added, like.dtype)
-    return added if bias is None else added + aligned(bias, 4)
+    return added if bias is None else added + expand_to_rank(bias, 4)
 
 
 def rows_of(state: TransformerState, rows: tf.Tensor) -> TransformerState:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -16,7 +16,7 @@ from backends.tf.arrays import Lengths, lengths
 from backends.tf.feed_forward import FeedForward
 from backends.tf.masking import distances, size
 from backends.tf.memory import Memory
-from backends.tf.module import Specified, attached_mask, chosen, joined, with_mask
+from backends.tf.module import Specified, attached_mask, join_attached, mode_of, with_mask
 from backends.tf.multi_head import MultiHeadAttention
 from backends.tf.normalization import norm_layer
 
@@ -28,8 +28,8 @@ Sublayer = Callable[[tf.Tensor], tf.Tensor]
 class TransformerLayer(Specified):
     """What the layers share: self-attention, a feed-forward network, and how a sublayer is added."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         parts, dtype = self.specification.inside(self.sizes), self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.self_attention = MultiHeadAttention(
@@ -42,7 +42,7 @@ class TransformerLayer(Specified):
                 layer.build(None)
         self.dropout = keras.layers.Dropout(self.sizes["dropout"], dtype=dtype)
 
-    def _added(
+    def _add_sublayer(
         self,
         number: int,
         x: tf.Tensor,
@@ -124,25 +124,7 @@ class TransformerEncoderLayer(TransformerLayer):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            causal=causal,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
 
     def __call__(
         self,
@@ -191,7 +173,7 @@ class TransformerEncoderLayer(TransformerLayer):
             "dropout_mask": dropout_mask,
         }
         self._check("call", inputs=inputs, valid_lens=valid_lens, mask=mask, **options)
-        return super().__call__(inputs, lengths(valid_lens), mask, **options, **chosen(training))
+        return super().__call__(inputs, lengths(valid_lens), mask, **options, **mode_of(training))
 
     def call(
         self,
@@ -208,13 +190,13 @@ class TransformerEncoderLayer(TransformerLayer):
     ) -> tuple[tf.Tensor, tf.Tensor | Any]:
         """Transform the steps of a batch of sequences; Keras enters here."""
         # Keras would fill an argument named mask with the one that it has attached to the first input.
-        attached, mask = attached_mask(inputs), joined(attention_mask, inputs)
+        attached, mask = attached_mask(inputs), join_attached(attention_mask, inputs)
         if self.sizes["causal"]:
             causal = distances(size(inputs, 1), size(inputs, 1), None) <= 0
             mask = causal if mask is None else tf.logical_and(mask, causal)
         weights = None
 
-        def attended(x: tf.Tensor) -> tf.Tensor:
+        def self_attention(x: tf.Tensor) -> tf.Tensor:
             nonlocal weights
             context, weights = self.self_attention(
                 *(x, x, x, valid_lens, mask),
@@ -226,11 +208,11 @@ class TransformerEncoderLayer(TransformerLayer):
             )
             return context
 
-        def transformed(x: tf.Tensor) -> tf.Tensor:
+        def feed_forward(x: tf.Tensor) -> tf.Tensor:
             return self.feed_forward(x, dropout_mask=hidden_dropout_mask, training=training)
 
-        x = self._added(1, without_padding(inputs, valid_lens), attended, dropout_mask, training)
-        x = self._added(2, x, transformed, dropout_mask, training)
+        x = self._add_sublayer(1, without_padding(inputs, valid_lens), self_attention, dropout_mask, training)
+        x = self._add_sublayer(2, x, feed_forward, dropout_mask, training)
         return with_mask(without_padding(x, valid_lens), attached), weights
 
 
@@ -304,25 +286,7 @@ class TransformerDecoderLayer(TransformerLayer):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            memory_size=memory_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         parts, policy = self.specification.inside(self.sizes), self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.cross_attention = MultiHeadAttention(
@@ -387,7 +351,7 @@ class TransformerDecoderLayer(TransformerLayer):
         }
         given = {"inputs": inputs, "encoder_outputs": encoder_outputs, "valid_lens": valid_lens, "mask": mask}
         self._check("call", **given, **options)
-        return super().__call__(inputs, encoder_outputs, lengths(valid_lens), mask, **options, **chosen(training))
+        return super().__call__(inputs, encoder_outputs, lengths(valid_lens), mask, **options, **mode_of(training))
 
     def call(
         self,
@@ -410,26 +374,26 @@ class TransformerDecoderLayer(TransformerLayer):
         options: dict[str, Any] = {"per_head": need_weights, "need_weights": need_weights, "training": training}
         weights = self_weights = None
 
-        def attended(x: tf.Tensor) -> tf.Tensor:
+        def self_attention(x: tf.Tensor) -> tf.Tensor:
             nonlocal self_weights
             context, self_weights = self.self_attention(
                 *(x, x, x, None, causal), **options, bias=bias, dropout_mask=self_dropout_mask
             )
             return context
 
-        def crossed(x: tf.Tensor) -> tf.Tensor:
+        def cross_attention(x: tf.Tensor) -> tf.Tensor:
             nonlocal weights
             context, weights = self.cross_attention(
                 *(x, encoder_outputs, encoder_outputs, valid_lens, mask), **options, dropout_mask=attention_dropout_mask
             )
             return context
 
-        def transformed(x: tf.Tensor) -> tf.Tensor:
+        def feed_forward(x: tf.Tensor) -> tf.Tensor:
             return self.feed_forward(x, dropout_mask=hidden_dropout_mask, training=training)
 
-        x = self._added(1, inputs, attended, dropout_mask, training)
-        x = self._added(2, x, crossed, dropout_mask, training)
-        x = self._added(3, x, transformed, dropout_mask, training)
+        x = self._add_sublayer(1, inputs, self_attention, dropout_mask, training)
+        x = self._add_sublayer(2, x, cross_attention, dropout_mask, training)
+        x = self._add_sublayer(3, x, feed_forward, dropout_mask, training)
         return with_mask(x, attached), weights, self_weights
 
     def _step(
@@ -440,7 +404,7 @@ class TransformerDecoderLayer(TransformerLayer):
         now, seen = tf.equal(places, position[:, None]), places <= position[:, None]
         weights = None
 
-        def attended(x: tf.Tensor) -> tf.Tensor:
+        def self_attention(x: tf.Tensor) -> tf.Tensor:
             nonlocal past
             new = self.self_attention._prepare(x, x, None, None, position)
             keys, values = (
@@ -449,14 +413,14 @@ class TransformerDecoderLayer(TransformerLayer):
             past = Memory(keys, values, seen[:, None, None])
             return self.self_attention._attend(x, past, need_weights=False, bias=bias, offset=position)[0]
 
-        def crossed(x: tf.Tensor) -> tf.Tensor:
+        def cross_attention(x: tf.Tensor) -> tf.Tensor:
             nonlocal weights
             context, weights = self.cross_attention._attend(x, memory)
             return context
 
-        x = self._added(1, x, attended, None, False)
-        x = self._added(2, x, crossed, None, False)
-        return self._added(3, x, self.feed_forward, None, False), past, weights
+        x = self._add_sublayer(1, x, self_attention, None, False)
+        x = self._add_sublayer(2, x, cross_attention, None, False)
+        return self._add_sublayer(3, x, self.feed_forward, None, False), past, weights
 
 
 def without_padding(steps: tf.Tensor, valid_lens: Lengths | None) -> tf.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -11,13 +12,13 @@ from attention_core.operators.translation import TRANSFORMER_TRANSLATOR, TRANSLA
 from backends.tf.arrays import Lengths, lengths
 from backends.tf.decoders import BahdanauDecoder, Decoder, FixedContextDecoder, LuongDecoder
 from backends.tf.encoders import Bridge, Encoder, GRUEncoder, LSTMEncoder
-from backends.tf.module import Specified, check_ids, chosen
+from backends.tf.module import Specified, check_ids, mode_of
 from backends.tf.transformer import TransformerDecoder, TransformerEncoder
 
 __all__ = ["Translator", "TransformerTranslator"]
 
 ENCODERS: dict[str, type[Encoder]] = {"GRUEncoder": GRUEncoder, "LSTMEncoder": LSTMEncoder}
-DECODERS: dict[str, type[Decoder]] = {
+DECODERS: dict[str, Callable[..., Decoder]] = {
     "BahdanauDecoder": BahdanauDecoder,
     "LuongDecoder": LuongDecoder,
     "FixedContextDecoder": FixedContextDecoder,
@@ -25,14 +26,14 @@ DECODERS: dict[str, type[Decoder]] = {
 
 
 class EncoderDecoder(Specified):
-    """Base class of the translators: searches with what `encode` gives."""
+    """Base class of the translators: greedy and beam search on the output of `encode`."""
 
     decoder: Any
 
     def encode(
         self, source: tf.Tensor, valid_lens: Lengths | None, *, training: bool | None = None
     ) -> tuple[tf.Tensor, ...]:
-        """Give what the decoder takes of the encoder: its outputs, and its state if it has one."""
+        """Return what the decoder reads of the encoder: its outputs, and its state if it has one."""
         raise NotImplementedError
 
     def greedy(
@@ -177,26 +178,7 @@ class Translator(EncoderDecoder):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            source_vocab_size=source_vocab_size,
-            target_vocab_size=target_vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            cell=cell,
-            encoder_cell=encoder_cell,
-            decoder=decoder,
-            score=score,
-            num_positions=num_positions,
-            bidirectional=bidirectional,
-            bridge=bridge,
-            reads=reads,
-            readout=readout,
-            input_feeding=input_feeding,
-            dropout=dropout,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         parts, dtype = self.specification.inside(self.sizes), self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.encoder = ENCODERS[parts["encoder"].layer.name](**parts["encoder"].config, dtype=dtype, name="encoder")
@@ -213,7 +195,7 @@ class Translator(EncoderDecoder):
         *,
         training: bool | None = None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Give the encoder's outputs and state, in the form that the decoder takes."""
+        """Return the encoder's outputs and state, in the form that the decoder takes."""
         outputs, state = self.encoder(source, valid_lens, dropout_mask=dropout_mask, training=training)
         cells = self.sizes["encoder_cell"], self.sizes["cell"]
         if cells == ("lstm", "gru"):
@@ -265,7 +247,7 @@ class Translator(EncoderDecoder):
         # Encoder and decoder refuse these tokens, too, but Keras rewrites what is raised inside of a call.
         check_ids(self.encoder.specification.name, "tokens", source, self.sizes["source_vocab_size"])
         check_ids(self.decoder.specification.name, "tokens", inputs, self.sizes["target_vocab_size"])
-        return super().__call__(source, inputs, lengths(valid_lens), **masks, **chosen(training))
+        return super().__call__(source, inputs, lengths(valid_lens), **masks, **mode_of(training))
 
     def call(
         self,
@@ -303,7 +285,7 @@ class Translator(EncoderDecoder):
         training: bool | None,
         lens: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Encode the sources, and give the features that the logits are projected from, up to step lens (batch,)."""
+        """Encode the sources, and return the features that the logits are projected from, up to step lens (batch,)."""
         outputs, state = self.encode(source, valid_lens, encoder_dropout_mask, training=training)
         encoded: dict[str, Any] = {"encoder_outputs": outputs, "valid_lens": valid_lens, "mask": None}
         masks = {"dropout_mask": decoder_dropout_mask, "attention_dropout_mask": attention_dropout_mask}
@@ -400,34 +382,7 @@ class TransformerTranslator(EncoderDecoder):
         dtype: str | tf.DType | None = None,
         name: str | None = None,
     ) -> None:
-        super().__init__(
-            source_vocab_size=source_vocab_size,
-            target_vocab_size=target_vocab_size,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            positions=positions,
-            num_positions=num_positions,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            last_norm=last_norm,
-            tied=tied,
-            shared=shared,
-            dtype=dtype,
-            name=name,
-        )
+        super().__init__(locals())
         parts, policy = self.specification.inside(self.sizes), self.dtype_policy
         with keras.name_scope(self.name, caller=self):
             self.encoder = TransformerEncoder(**parts["encoder"].config, dtype=policy, name="encoder")
@@ -440,7 +395,7 @@ class TransformerTranslator(EncoderDecoder):
     def encode(
         self, source: tf.Tensor, valid_lens: Lengths | None, *, training: bool | None = None, **masks: tf.Tensor | None
     ) -> tuple[tf.Tensor]:
-        """Give the encoder's outputs, in the form that the decoder takes."""
+        """Return the encoder's outputs, in the form that the decoder takes."""
         return self.encoder(source, valid_lens, need_weights=False, training=training, **masks)[:1]
 
     def __call__(
@@ -511,7 +466,7 @@ class TransformerTranslator(EncoderDecoder):
         # Encoder and decoder refuse these tokens, too, but Keras rewrites what is raised inside of a call.
         check_ids("TransformerEncoder", "tokens", source, self.sizes["source_vocab_size"])
         check_ids("TransformerDecoder", "tokens", inputs, self.sizes["target_vocab_size"])
-        return super().__call__(source, inputs, lengths(valid_lens), **masks, **chosen(training))
+        return super().__call__(source, inputs, lengths(valid_lens), **masks, **mode_of(training))
 
     def call(
         self,
@@ -535,7 +490,7 @@ class TransformerTranslator(EncoderDecoder):
         training: bool | None,
         **masks: tf.Tensor | None,
     ) -> tf.Tensor:
-        """Encode the sources, and give the features that the logits are projected from."""
+        """Encode the sources, and return the features that the logits are projected from."""
         (outputs,) = self.encode(source, valid_lens, training=training, **masks_of("encoder", masks))
         encoded: dict[str, Any] = {"encoder_outputs": outputs, "valid_lens": valid_lens, "mask": None}
         options = {"need_weights": False, "training": training}

@@ -16,6 +16,7 @@ from backends import absence
 if absence("torch"):
     raise ModuleNotFoundError(absence("torch"))
 
+from backends.torch import blocked as blocked  # registers its kernels
 from backends.torch.attention import *
 from backends.torch.compressed import *
 from backends.torch.decoders import *

@@ -22,7 +22,7 @@ Offset: TypeAlias = torch.Tensor | Sequence[int] | int
 
 
 def from_numpy(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
-    """Copy a NumPy array to the device, with its strides, of which PyTorch has no negative ones."""
+    """Copy a NumPy array to the device, with its strides unless one is negative, which PyTorch does not have."""
     strides = [stride // array.itemsize for stride in array.strides]
     if array.size and not array.flags.c_contiguous and min(strides) >= 0:
         spanned = 1 + sum((size - 1) * stride for size, stride in zip(array.shape, strides, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -18,14 +18,12 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.specification import Part
+from backends.torch import kernels
 from backends.torch.arrays import Lengths, Offset
-from backends.torch.blocked.additive import ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE, blocked_additive_attention
-from backends.torch.blocked.choice import use_blocks
-from backends.torch.blocked.decoder_steps import Scoring
-from backends.torch.blocked.dot_product import DOT_MIN_ELEMENTS, dot_attention
-from backends.torch.masking import aligned, biased, open_keys, open_to, softmax_over
-from backends.torch.memory import Memory, extended, in_heads, zero_masked
-from backends.torch.module import Matrix, Specified, as_module, drawn, drawn_mask, has_hooks, is_known
+from backends.torch.graphs import as_module, has_hooks, is_known
+from backends.torch.masking import add_bias, open_keys, open_to, softmax_over
+from backends.torch.memory import Memory, extend_memory, in_heads, zero_masked
+from backends.torch.module import Matrix, Specified, draw_mask, draw_parameter
 from backends.torch.pooling import average
 from backends.torch.scoring import (
     _additive_score,
@@ -50,17 +48,32 @@ Answer = tuple[torch.Tensor, torch.Tensor | Any]
 """Context and weights, which are None without need_weights."""
 
 
+class Form(NamedTuple):
+    """A score of a query q and a projected key k, as kernels compute it.
+
+    w_v · tanh(W_q q + k), or without w_v: scale · q·k, bounded by softcap
+    """
+
+    W_q: nn.Module | torch.Tensor | None = None
+    w_v: torch.Tensor | None = None
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def project(self, queries: torch.Tensor) -> torch.Tensor:
+        """Return W_q q."""
+        if isinstance(self.W_q, torch.Tensor):
+            return nn.functional.linear(queries, self.W_q)
+        return queries if self.W_q is None else self.W_q(queries)
+
+
 class Attention(Specified):
     """What the attention layers share: prepare, attend and a call, around one score.
 
     context, weights = attention_pooling(score(queries, project(keys)), values)
     """
 
-    _bounded = False
-    """Whether scores are finite for all queries and keys, as a sum of tanh is."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         self.dropout = nn.Dropout(self.sizes.get("dropout", 0.0))
 
     def prepare(
@@ -130,7 +143,7 @@ class Attention(Specified):
         given: dict[str, Any] = {"valid_lens": valid_lens, "mask": mask, "position": position}
         self._check("extend", memory=memory, keys=keys, values=values, **given)
         first = memory.keys.shape[-2] if position is None else position
-        return extended(memory, self._prepare(keys, values, valid_lens, mask, first), position)
+        return extend_memory(memory, self._prepare(keys, values, valid_lens, mask, first), position)
 
     def attend(
         self,
@@ -216,7 +229,7 @@ class Attention(Specified):
         mask: torch.Tensor | None,
         position: Offset | None = None,
     ) -> Memory:
-        """Prepare keys of which the first has that position; it matters to rotary positions alone."""
+        """Prepare keys, the first at `position`, which only rotary positions read."""
         memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
         return memory._replace(keys=self._project(memory.keys))
 
@@ -245,43 +258,25 @@ class Attention(Specified):
 
         context, weights = attention_pooling(scored.score(queries, memory.keys) + bias, memory.values)
         """
-        dropped = dropout_mask is not None or (self.dropout.training and self.dropout.p > 0.0)
-        hooked = scored is not self and has_hooks(scored)
-        blocked = None if dropped or hooked else scored._in_blocks(queries, memory, need_weights, bias)
-        if blocked is not None:
-            return blocked
+        form, is_hooked = scored._form(queries.shape[-1]), scored is not self and has_hooks(scored)
+        is_dropped = dropout_mask is not None or (self.dropout.training and self.dropout.p > 0.0)
+        if form is not None and not (is_dropped or is_hooked):
+            kernel = kernels.of("attention", form, queries, memory, need_weights, bias)
+            if kernel is not None:
+                return kernel(form, queries, memory, need_weights, bias)
         memory = in_heads(memory, queries)
-        scores = as_module(scored._score, queries, memory.keys) if hooked else scored._score(queries, memory.keys)
+        scores = as_module(scored._score, queries, memory.keys) if is_hooked else scored._score(queries, memory.keys)
         if bias is not None:
-            scores = biased(scores, bias)
+            scores = add_bias(scores, bias)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores)
+            dropout_mask = draw_mask(self.dropout, scores)
         allowed = open_keys(scores, memory.mask)
         weights = softmax_over(scores, allowed)
         # `prepare` has cleared the values that the mask hides; a score of -inf would hide values, too.
-        cleared = (scored._bounded and bias is None) or hides_nothing(scores)
-        context = average(weights, memory.values, None if cleared else allowed, dropout_mask)
+        is_bounded = form is not None and form.w_v is not None and bias is None
+        hides_value = not (is_bounded or hides_nothing(scores))
+        context = average(weights, memory.values, allowed if hides_value else None, dropout_mask)
         return context, weights.to(context.dtype) if need_weights else None
-
-    def _in_blocks(
-        self, queries: torch.Tensor, memory: Memory, need_weights: bool, bias: torch.Tensor | None
-    ) -> Answer | None:
-        """Compute in blocks if there is a kernel for the score and the sizes warrant it, else give None.
-
-        Inner products do from DOT_MIN_ELEMENTS elements of one head on, additive scores for the context alone.
-        """
-        scale, one_head = self._dot_scale(queries.shape[-1]), queries[(slice(1),) * (queries.ndim - 2)]
-        if scale is not None and use_blocks(one_head, memory.keys, DOT_MIN_ELEMENTS):
-            added = None if bias is None else aligned(bias, queries.ndim)
-            options = memory.mask, scale, self.sizes.get("softcap"), need_weights
-            return dot_attention(queries, memory.keys, memory.values, added, *options)
-        # Of queries and keys it is the keys that are projected by now.
-        terms, large = None, use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE)
-        if large and not need_weights and bias is None:
-            terms = self._additive_terms(queries)
-        if terms is None:
-            return None
-        return blocked_additive_attention(terms[0], *in_heads(memory, queries), terms[1]), None
 
     def _project(self, keys: torch.Tensor) -> torch.Tensor:
         """Project the keys: the identity, unless a layer overrides it."""
@@ -291,24 +286,13 @@ class Attention(Specified):
         """Score each query against each projected key."""
         raise NotImplementedError
 
-    def _dot_scale(self, features: int) -> float | None:
-        """Give the factor of q·k if the score is an inner product with a projected key, else None."""
-        return None
-
-    def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Give the projected queries and w_v if the score is w_v · tanh(q + k) with a projected key, else None."""
+    def _form(self, features: int) -> Form | None:
+        """Return the form of the score of queries with so many features; None if it is neither of the two."""
         return None
 
     def _to_batch_first(self, tensor: torch.Tensor) -> torch.Tensor:
         """Swap the axes of batch and time if time_major."""
         return tensor.transpose(0, 1) if self.sizes["time_major"] else tensor
-
-    # particular to PyTorch
-
-    def _scoring(self, features: int) -> Scoring | None:
-        """Say how a decoder's steps as one function score a query of so many features; None where they cannot."""
-        scale = self._dot_scale(features)
-        return None if scale is None or self.sizes.get("softcap") else Scoring(None, None, scale)
 
 
 class DotProductAttention(Attention):
@@ -341,16 +325,15 @@ class DotProductAttention(Attention):
         softcap: float | None = None,
         time_major: bool = False,
     ) -> None:
-        super().__init__(dropout=dropout, scale=scale, softcap=softcap, time_major=time_major)
-
-    def _dot_scale(self, features: int) -> float | None:
-        """Give the scale, 1/√features by default."""
-        scale: float | None = self.sizes["scale"]
-        return max(features, 1) ** -0.5 if scale is None else scale
+        super().__init__(locals())
 
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Give scale · q·k, bounded by softcap."""
+        """Return scale · q·k, bounded by softcap."""
         return _scaled_dot_score(queries, keys, self.sizes["scale"], self.sizes["softcap"])
+
+    def _form(self, features: int) -> Form:
+        scale = self.sizes["scale"]
+        return Form(scale=max(features, 1) ** -0.5 if scale is None else scale, softcap=self.sizes["softcap"])
 
 
 class AdditiveAttention(Attention):
@@ -378,7 +361,6 @@ class AdditiveAttention(Attention):
     """
 
     specification = ADDITIVE_ATTENTION
-    _bounded = True
 
     def __init__(
         self,
@@ -391,31 +373,21 @@ class AdditiveAttention(Attention):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size, key_size=key_size, hidden_size=hidden_size, dropout=dropout, time_major=time_major
-        )
+        super().__init__(locals())
         self.W_q = nn.Linear(query_size, hidden_size, bias=False, dtype=dtype, device=device)
         self.W_k = nn.Linear(key_size, hidden_size, bias=False, dtype=dtype, device=device)
-        self.w_v = drawn((hidden_size,), hidden_size, dtype, device)
+        self.w_v = draw_parameter((hidden_size,), hidden_size, dtype, device)
 
     def _project(self, keys: torch.Tensor) -> torch.Tensor:
-        """Give W_k k."""
+        """Return W_k k."""
         return self.W_k(keys)
 
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Give w_v · tanh(W_q q + W_k k)."""
-        projected, w_v = self._additive_terms(queries)
-        return _additive_score(projected, keys, w_v)
+        """Return w_v · tanh(W_q q + k)."""
+        return _additive_score(self.W_q(queries), keys, self.w_v)
 
-    def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give W_q q, and w_v."""
-        return self.W_q(queries), self.w_v
-
-    # particular to PyTorch
-
-    def _scoring(self, features: int) -> Scoring | None:
-        """Give W_q, unless another module has replaced it, and w_v."""
-        return Scoring(self.W_q.weight, self.w_v, 1.0) if isinstance(self.W_q, nn.Linear) else None
+    def _form(self, features: int) -> Form:
+        return Form(W_q=self.W_q, w_v=self.w_v)
 
 
 class GeneralAttention(Attention):
@@ -451,20 +423,19 @@ class GeneralAttention(Attention):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major)
+        super().__init__(locals())
         self.W = nn.Linear(key_size, query_size, bias=False, dtype=dtype, device=device)
 
     def _project(self, keys: torch.Tensor) -> torch.Tensor:
-        """Give W k."""
+        """Return W k."""
         return self.W(keys)
 
-    def _dot_scale(self, features: int) -> float | None:
-        """Give 1: W is in the projected key."""
-        return 1.0
-
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Give q·W k."""
+        """Return q·k."""
         return _dot_score(queries, keys)
+
+    def _form(self, features: int) -> Form:
+        return Form()
 
 
 class ConcatAttention(Attention):
@@ -495,7 +466,6 @@ class ConcatAttention(Attention):
     """
 
     specification = CONCAT_ATTENTION
-    _bounded = True
 
     def __init__(
         self,
@@ -509,37 +479,22 @@ class ConcatAttention(Attention):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            bias=bias,
-            time_major=time_major,
-        )
+        super().__init__(locals())
         self.W = Matrix(query_size + key_size, hidden_size, bias=False, dtype=dtype, device=device)
-        first = drawn((hidden_size,), query_size + key_size, dtype, device) if bias else None
+        first = draw_parameter((hidden_size,), query_size + key_size, dtype, device) if bias else None
         self.register_parameter("b", first)
-        self.v = drawn((hidden_size,), hidden_size, dtype, device)
+        self.v = draw_parameter((hidden_size,), hidden_size, dtype, device)
 
     def _project(self, keys: torch.Tensor) -> torch.Tensor:
-        """Give W [0; k] + b."""
+        """Return W [0; k] + b."""
         return nn.functional.linear(keys, self.W.weight[:, self.sizes["query_size"] :], self.b)
 
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Give v · tanh(W [q; 0] + W [0; k] + b)."""
-        projected, v = self._additive_terms(queries)
-        return _additive_score(projected, keys, v)
+        """Return v · tanh(W [q; 0] + k)."""
+        return _additive_score(self._form(queries.shape[-1]).project(queries), keys, self.v)
 
-    def _additive_terms(self, queries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give W [q; 0], and v."""
-        return nn.functional.linear(queries, self.W.weight[:, : self.sizes["query_size"]]), self.v
-
-    # particular to PyTorch
-
-    def _scoring(self, features: int) -> Scoring | None:
-        """Give W's half of queries, and v."""
-        return Scoring(self.W.weight[:, :features], self.v, 1.0)
+    def _form(self, features: int) -> Form:
+        return Form(W_q=self.W.weight[:, :features], w_v=self.v)
 
 
 class CosineAttention(Attention):
@@ -561,10 +516,10 @@ class CosineAttention(Attention):
     specification = COSINE_ATTENTION
 
     def __init__(self, *, dropout: float = 0.0, scale: float | None = None, time_major: bool = False) -> None:
-        super().__init__(dropout=dropout, scale=scale, time_major=time_major)
+        super().__init__(locals())
 
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Give scale · q·k/(‖q‖ ‖k‖)."""
+        """Return scale · q·k/(‖q‖ ‖k‖)."""
         return _cosine_score(queries, keys, self.sizes["scale"])
 
 
@@ -604,11 +559,11 @@ class LocationAttention(Attention):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(query_size=query_size, num_positions=num_positions, dropout=dropout, time_major=time_major)
+        super().__init__(locals())
         self.W = nn.Linear(query_size, num_positions, bias=False, dtype=dtype, device=device)
 
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Give W q, at the positions of the keys."""
+        """Return W q, at the positions of the keys."""
         return _location_score(keys.shape[-2], self.W(queries))
 
 
@@ -647,12 +602,12 @@ class KernelAttention(Attention):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(dropout=dropout, width=width, learned=learned, time_major=time_major)
+        super().__init__(locals())
         w = nn.Parameter(torch.full((), 1.0 / width, dtype=dtype, device=device)) if learned else None
         self.register_parameter("w", w)
 
     def _score(self, queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Give -½ ‖(q - k) w‖²."""
+        """Return -½ ‖(q - k) w‖²."""
         constant = 1.0 / self.sizes["width"]
         return _gaussian_score(queries, keys, queries.new_full((), constant) if self.w is None else self.w)
 

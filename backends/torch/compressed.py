@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,9 +11,10 @@ from torch import nn
 from attention_core.operators.compressed import COMPRESSED_ATTENTION, INDUCED_ATTENTION, LOW_RANK_ATTENTION
 from backends.torch.arrays import Lengths
 from backends.torch.attention import attention_layer
+from backends.torch.graphs import as_module
 from backends.torch.masking import _attention_mask
 from backends.torch.memory import Memory, zero_masked
-from backends.torch.module import Specified, as_module, drawn
+from backends.torch.module import Specified, draw_parameter
 from backends.torch.multi_head import MultiHeadAttention
 
 __all__ = ["LowRankAttention", "InducedAttention", "CompressedAttention"]
@@ -21,8 +23,8 @@ __all__ = ["LowRankAttention", "InducedAttention", "CompressedAttention"]
 class ShortenedAttention(Specified):
     """Base class of the layers that shorten keys and values, and attend to them by scaled inner products."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"])
 
     def forward(
@@ -64,10 +66,10 @@ class ShortenedAttention(Specified):
         options: dict[str, Any] = {"need_weights": need_weights, "dropout_mask": dropout_mask}
         self._check("call", queries=queries, keys=keys, values=values, valid_lens=valid_lens, mask=mask, **options)
         mask = keys.new_ones((1,) * keys.ndim, dtype=torch.bool) if mask is None else mask
-        memory = self._shortened(*zero_masked(keys, values, valid_lens, mask))
+        memory = self._shorten(*zero_masked(keys, values, valid_lens, mask))
         return as_module(self.scored._attend, queries, memory, **options)
 
-    def _shortened(self, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | Any) -> Memory:
+    def _shorten(self, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | Any) -> Memory:
         """Shorten keys and values whose hidden ones are 0, and their mask, which is the same for all queries."""
         raise NotImplementedError
 
@@ -111,12 +113,12 @@ class LowRankAttention(ShortenedAttention):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(num_positions=num_positions, rank=rank, scale=scale, dropout=dropout)
-        self.E = drawn((rank, num_positions), num_positions, dtype, device)
-        self.F = drawn((rank, num_positions), num_positions, dtype, device)
+        super().__init__(locals())
+        self.E = draw_parameter((rank, num_positions), num_positions, dtype, device)
+        self.F = draw_parameter((rank, num_positions), num_positions, dtype, device)
 
-    def _shortened(self, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | Any) -> Memory:
-        """Give E keys and F values, all of them open where any key is."""
+    def _shorten(self, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | Any) -> Memory:
+        """Return E keys and F values, all of them open where any key is."""
         E, F = (weights[:, : keys.shape[-2]] for weights in (self.E, self.F))
         opened = mask.any(dim=-1, keepdim=True)
         return Memory(E @ keys, F @ values, opened.expand(*opened.shape[:-1], self.sizes["rank"]))
@@ -166,17 +168,9 @@ class InducedAttention(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            num_heads=num_heads,
-            num_inducing=num_inducing,
-            key_size=key_size,
-            value_size=value_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-        )
+        super().__init__(locals())
         parts = self.specification.inside(self.sizes)
-        self.inducing = drawn((num_inducing, query_size), self.sizes["hidden_size"], dtype, device)
+        self.inducing = draw_parameter((num_inducing, query_size), self.sizes["hidden_size"], dtype, device)
         self.gather = MultiHeadAttention(**parts["gather"].config, dtype=dtype, device=device)
         self.spread = MultiHeadAttention(**parts["spread"].config, dtype=dtype, device=device)
 
@@ -276,28 +270,20 @@ class CompressedAttention(ShortenedAttention):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            stride=stride,
-            value_size=value_size,
-            bias=bias,
-            scale=scale,
-            dropout=dropout,
-        )
+        super().__init__(locals())
         of_values = self.sizes["value_size"]
         self.W_k = nn.Linear(stride * key_size, query_size, bias=bias, dtype=dtype, device=device)
         self.W_v = nn.Linear(stride * of_values, of_values, bias=bias, dtype=dtype, device=device)
 
-    def _shortened(self, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | Any) -> Memory:
-        """Give a key and a value for each block, open where any of its keys is."""
+    def _shorten(self, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | Any) -> Memory:
+        """Return a key and a value for each block, open where any of its keys is."""
         keys, values, opened = (
-            joined_blocks(array, self.sizes["stride"]) for array in (keys, values, mask[..., 0, :, None])
+            join_blocks(array, self.sizes["stride"]) for array in (keys, values, mask[..., 0, :, None])
         )
         return Memory(self.W_k(keys), self.W_v(values), opened.any(dim=-1)[..., None, :])
 
 
-def joined_blocks(steps: torch.Tensor, stride: int) -> torch.Tensor:
+def join_blocks(steps: torch.Tensor, stride: int) -> torch.Tensor:
     """The features of each `stride` steps in a row; zeros fill the last block."""
     *leading, length, features = steps.shape
     count = (length + stride - 1) // stride

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -10,23 +11,13 @@ from torch import nn
 from torch.utils._pytree import _register_namedtuple
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
+from backends.torch import kernels
 from backends.torch.arrays import Lengths
 from backends.torch.attention import LAYERS, attention_layer
-from backends.torch.blocked.decoder_steps import blocked_steps, takes_steps
+from backends.torch.graphs import as_module, has_hooks, leaves_graph, outside_graph, scan, takes_scan
 from backends.torch.local import LocalAttention
 from backends.torch.memory import Memory, at_step, hidden_by, is_shared, last_open, zero_masked
-from backends.torch.module import (
-    Specified,
-    as_module,
-    check_ids,
-    drawn,
-    drawn_mask,
-    has_hooks,
-    leaves_graph,
-    outside_graph,
-    scanned,
-    takes_scan,
-)
+from backends.torch.module import Specified, check_ids, draw_mask, draw_parameter
 from backends.torch.pooling import average
 from backends.torch.recurrent import Laid, recurrent_layer
 from backends.torch.search import beam_search, greedy_search
@@ -65,13 +56,16 @@ class Decoder(Specified, Generic[State]):
 
     attention: Any
 
-    def __init__(self, *, dtype: torch.dtype | None, device: torch.device | str | None, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
+        dtype, device = arguments["dtype"], arguments["device"]
         vocab_size, parts = self.sizes["vocab_size"], self.specification.inside(self.sizes)
         self.embedding = nn.Embedding(vocab_size, self.sizes["embed_size"], dtype=dtype, device=device)
         first = (self.sizes["num_layers"], self.sizes["state_size"])
         learned = self.sizes["initial"] == "learned"
-        self.register_parameter("initial", drawn(first, self.sizes["hidden_size"], dtype, device) if learned else None)
+        self.register_parameter(
+            "initial", draw_parameter(first, self.sizes["hidden_size"], dtype, device) if learned else None
+        )
         attended = parts.get("attention")
         self.attention = None if attended is None else attention_layer(attended, ATTENTION, dtype=dtype, device=device)
         self.rnn = recurrent_layer(parts["rnn"], dtype=dtype, device=device)
@@ -297,7 +291,7 @@ class Decoder(Specified, Generic[State]):
         )
         return beam_search(
             step,
-            self._reordered,
+            self._reorder,
             self._start(memory, state),
             memory,
             vocab_size=self.sizes["vocab_size"],
@@ -321,7 +315,7 @@ class Decoder(Specified, Generic[State]):
         attention_dropout_mask: torch.Tensor | None,
         lens: Lens = None,
     ) -> Decoded:
-        """Give the features that the logits are projected from: (features, state, weights)."""
+        """Return the features that the logits are projected from: (features, state, weights)."""
         memory = self._prepare(encoder_outputs, valid_lens, mask)
         given = tokens, self._start(memory, state), memory, (dropout_mask, attention_dropout_mask)
         if leaves_graph(tokens):
@@ -365,36 +359,11 @@ class Decoder(Specified, Generic[State]):
         """Project the features of one step, or of many at once."""
         return self.dense(features)
 
-    def _reordered(self, state: Any, rows: torch.Tensor) -> Any:
+    def _reorder(self, state: Any, rows: torch.Tensor) -> Any:
         """Take the state of these rows of the batch, in this order."""
         return state[:, rows]
 
     # particular to PyTorch
-
-    def _run_blocked(
-        self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, lens: Lens, *attentional: Any
-    ) -> tuple[torch.Tensor, ...] | None:
-        """Run all steps as one function if `takes_steps`: as `blocked_steps`, and each word's row, and their places."""
-        attention, rnn = self.attention, self.rnn
-        W_c: Any = getattr(self, "W_c", None)
-        scoring = attention._scoring(self.sizes["hidden_size"])
-        # The one function reads parameters itself, so nobody may have hooked or replaced a module that it passes by.
-        passed = [*attention.modules(), *rnn.modules(), *([W_c] if attentional else [])]
-        usual = scoring is not None and isinstance(W_c, nn.Linear | None) and not any(map(has_hooks, passed))
-        if not (usual and takes_steps(tokens, state, *memory, *masks)):
-            return None
-        (dropout_mask, attention_dropout_mask), (batch, steps) = masks, tokens.shape
-        if dropout_mask is None:
-            dropout_mask = drawn_mask(rnn.dropout, state, shape=rnn._between(batch, steps))
-        if attention_dropout_mask is None:
-            scores = memory.keys[:, None, :, 0].expand(-1, steps, -1)
-            attention_dropout_mask = drawn_mask(attention.dropout, scores)
-        words, places = tokens.T.unique(return_inverse=True)
-        embedded, layers = self.embedding(words.long()), rnn._of_steps()
-        factors, luong = (dropout_mask, attention_dropout_mask), [W_c.weight, *attentional] if attentional else []
-        read = embedded[:, :0] if self.sizes.get("reads") == "context" else embedded
-        results = blocked_steps(read, places, state, memory, scoring, layers, *factors, lens, *luong)
-        return *results, embedded, places
 
     def _of_steps(self) -> Laid:
         """Lay out the weights of the recurrent layers, once for all steps."""
@@ -418,7 +387,7 @@ class Decoder(Specified, Generic[State]):
             )
             return state, (features, weights)
 
-        last, (features, weights) = scanned(advance, state, steps)
+        last, (features, weights) = scan(advance, state, steps)
         return features.transpose(0, 1), last, weights.transpose(0, 1)
 
 
@@ -496,24 +465,7 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            attention_size=attention_size,
-            score=score,
-            num_positions=num_positions,
-            cell=cell,
-            initial=initial,
-            reads=reads,
-            readout=readout,
-            maxout_size=maxout_size,
-            dropout=dropout,
-            dtype=dtype,
-            device=device,
-        )
+        super().__init__(locals())
         if readout == "maxout":
             read, pairs = self.sizes["readout_size"], self.sizes["maxout_size"]
             self.readout = nn.Linear(read, 2 * pairs, dtype=dtype, device=device)
@@ -534,15 +486,15 @@ class BahdanauDecoder(Decoder[torch.Tensor]):
     def _run_forced(
         self, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, lens: Lens = None
     ) -> Decoded:
-        """Run all steps, as one function with a backward by hand if `takes_steps`: (features, state, weights)."""
-        blocked = self._run_blocked(tokens, state, memory, masks, lens)
-        if blocked is None:
+        """Run all steps, as one function where a kernel serves them: (features, state, weights)."""
+        kernel = kernels.of("decoder_steps", self, tokens, state, memory, masks)
+        if kernel is None:
             return super()._run_forced(tokens, state, memory, masks, lens)
-        outputs, last, weights, contexts, embedded, places = blocked
+        outputs, last, weights, contexts, embedded, places = kernel(self, tokens, state, memory, masks, lens)
         if self.sizes["readout"] == "maxout":
             previous = torch.cat([state[-1:, :, : self.sizes["hidden_size"]], outputs[:-1]])
             outputs = torch.cat([previous, embedded[places], contexts], dim=-1)
-        # The steps come first in what `blocked_steps` returns.
+        # The steps come first in what the kernel returns.
         return outputs.transpose(0, 1).contiguous(), last, weights.transpose(0, 1).contiguous()
 
     def _logits(self, features: torch.Tensor) -> torch.Tensor:
@@ -622,24 +574,7 @@ class LuongDecoder(Decoder[LuongState]):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            attention_size=attention_size,
-            score=score,
-            num_positions=num_positions,
-            alignment=alignment,
-            window=window,
-            input_feeding=input_feeding,
-            cell=cell,
-            initial=initial,
-            dropout=dropout,
-            dtype=dtype,
-            device=device,
-        )
+        super().__init__(locals())
         read = self.sizes["memory_size + hidden_size"]
         self.W_c = nn.Linear(read, hidden_size, bias=False, dtype=dtype, device=device)
 
@@ -662,22 +597,22 @@ class LuongDecoder(Decoder[LuongState]):
         fed = context[:, 0] if feeding == "context" else attentional
         return attentional, LuongState(rnn, fed, state.position + 1), weights[:, 0]
 
-    def _reordered(self, state: LuongState, rows: torch.Tensor) -> LuongState:
+    def _reorder(self, state: LuongState, rows: torch.Tensor) -> LuongState:
         return LuongState(state.rnn[:, rows], state.fed[rows], state.position[rows])
 
     def _run_forced(
         self, tokens: torch.Tensor, state: LuongState, memory: Memory, masks: Masks, lens: Lens = None
     ) -> Decoded:
-        """Run all steps, as one function with a backward by hand if `takes_steps`; without input feeding, at once."""
+        """Run all steps, as one function where a kernel serves them; without input feeding, at once."""
         feeding = self.sizes["input_feeding"]
         if feeding == "none" and is_shared(tokens, memory):
             return self._run_at_once(tokens, state, memory, masks)
-        blocked = None
+        kernel = None
         if feeding == "attentional":
-            blocked = self._run_blocked(tokens, state.rnn, memory, masks, lens, state.fed)
-        if blocked is None:
+            kernel = kernels.of("decoder_steps", self, tokens, state.rnn, memory, masks)
+        if kernel is None:
             return super()._run_forced(tokens, state, memory, masks, lens)
-        attentional, last, weights, *_ = blocked
+        attentional, last, weights, *_ = kernel(self, tokens, state.rnn, memory, masks, lens, state.fed)
         after = LuongState(last, attentional[-1], state.position + tokens.shape[1])
         return attentional.transpose(0, 1).contiguous(), after, weights.transpose(0, 1).contiguous()
 
@@ -744,18 +679,7 @@ class FixedContextDecoder(Decoder[torch.Tensor]):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            cell=cell,
-            initial=initial,
-            dropout=dropout,
-            dtype=dtype,
-            device=device,
-        )
+        super().__init__(locals())
 
     def _advance(
         self, embedded: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks, layers: Laid
@@ -764,7 +688,7 @@ class FixedContextDecoder(Decoder[torch.Tensor]):
         last = last_open(memory)
         weights = last.to(memory.values.dtype)
         if attention_dropout_mask is None:
-            attention_dropout_mask = drawn_mask(self.dropout, weights)
+            attention_dropout_mask = draw_mask(self.dropout, weights)
         context = average(weights, memory.values, last, attention_dropout_mask)
         inputs = torch.cat([context[:, 0], embedded], dim=-1)
         output, state = as_module(self.rnn._advance, inputs, state, dropout_mask, layers)
@@ -782,7 +706,7 @@ class FixedContextDecoder(Decoder[torch.Tensor]):
         last = last_open(memory)
         weights = last.to(memory.values.dtype).expand(-1, tokens.shape[1], -1)
         if attention_dropout_mask is None:
-            attention_dropout_mask = drawn_mask(self.dropout, weights)
+            attention_dropout_mask = draw_mask(self.dropout, weights)
         context = average(weights, memory.values, last, attention_dropout_mask)
         inputs = torch.cat([context, self.embedding(tokens.long())], dim=-1)
         outputs, state = self.rnn(inputs, None, state, dropout_mask=dropout_mask)

@@ -28,14 +28,7 @@ class Encoder(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-        )
+        super().__init__(locals())
         self.embedding = nn.Embedding(vocab_size, embed_size, dtype=dtype, device=device)
         self.rnn = recurrent_layer(self.specification.inside(self.sizes)["rnn"], dtype=dtype, device=device)
 
@@ -164,13 +157,7 @@ class Bridge(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            method=method,
-            output_size=output_size,
-            cell=cell,
-        )
+        super().__init__(locals())
         shapes = self.specification.own_shapes(self.sizes)
         self.layers = nn.ModuleList(
             Weights(shapes, f"{layer}", self.sizes["read_size"], dtype=dtype, device=device)

@@ -61,14 +61,7 @@ class FeedForward(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            features=features,
-            hidden_size=hidden_size,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            dropout=dropout,
-        )
+        super().__init__(locals())
         self.W_1 = nn.Linear(features, hidden_size, bias=bias, dtype=dtype, device=device)
         self.W_2 = nn.Linear(hidden_size, features, bias=bias, dtype=dtype, device=device)
         self.W_3 = nn.Linear(features, hidden_size, bias=bias, dtype=dtype, device=device) if gated else None

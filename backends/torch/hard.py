@@ -60,14 +60,7 @@ class HardAttention(ScoredAttention):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            score=score,
-            hidden_size=hidden_size,
-            num_positions=num_positions,
-            time_major=time_major,
-        )
+        super().__init__(locals())
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype, device=device)
 
     def attend(  # type: ignore[override]

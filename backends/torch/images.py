@@ -9,7 +9,7 @@ from torch import nn
 
 from attention_core.operators.images import PATCHES, VISION_TRANSFORMER
 from backends.torch.arrays import check
-from backends.torch.module import Specified, drawn
+from backends.torch.module import Specified, draw_parameter
 from backends.torch.normalization import norm_layer
 from backends.torch.positions import LearnedPositions
 from backends.torch.transformer_layers import TransformerEncoderLayer
@@ -107,23 +107,10 @@ class VisionTransformer(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            height=height,
-            width=width,
-            channels=channels,
-            patch_size=patch_size,
-            num_classes=num_classes,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            activation=activation,
-            epsilon=epsilon,
-            dropout=dropout,
-        )
+        super().__init__(locals())
         placed: dict[str, Any] = {"dtype": dtype, "device": device}
         parts = self.specification.inside(self.sizes)
-        self.class_token = drawn((features,), features, dtype, device)
+        self.class_token = draw_parameter((features,), features, dtype, device)
         self.W_p = nn.Linear(self.sizes["patch_features"], features, **placed)
         self.positions = LearnedPositions(**parts["positions"].config, **placed)
         self.layers = nn.ModuleList(

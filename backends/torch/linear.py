@@ -133,7 +133,7 @@ def causal_totals(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tenso
 
 
 def in_blocks(array: torch.Tensor) -> torch.Tensor:
-    """Split the steps of an array into blocks, of which zeros fill the last."""
+    """Split the steps of an array into blocks; zeros fill the last one."""
     blocks = -(-array.shape[-2] // BLOCK)
     return pad(array, (0, 0, 0, blocks * BLOCK - array.shape[-2])).unflatten(-2, (blocks, BLOCK))
 

@@ -12,7 +12,7 @@ from backends.torch.arrays import Lengths, Offset
 from backends.torch.attention import Answer, ScoredAttention, attention_layer
 from backends.torch.masking import distances, precise
 from backends.torch.memory import Memory
-from backends.torch.module import Matrix, drawn, drawn_mask
+from backends.torch.module import Matrix, draw_mask, draw_parameter
 from backends.torch.pooling import _attention_pooling
 
 __all__ = ["LocalAttention"]
@@ -72,22 +72,12 @@ class LocalAttention(ScoredAttention):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            window=window,
-            mode=mode,
-            score=score,
-            hidden_size=hidden_size,
-            num_positions=num_positions,
-            dropout=dropout,
-            time_major=time_major,
-        )
+        super().__init__(locals())
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"], dtype=dtype, device=device)
         if mode == "predictive":
             hidden_size = self.sizes["hidden_size"]
             self.W_p = Matrix(query_size, hidden_size, bias=False, dtype=dtype, device=device)
-            self.v_p = drawn((hidden_size,), hidden_size, dtype, device)
+            self.v_p = draw_parameter((hidden_size,), hidden_size, dtype, device)
 
     def attend(  # type: ignore[override]
         self,
@@ -181,7 +171,7 @@ class LocalAttention(ScoredAttention):
         queries = self._to_batch_first(queries)
         scores = self._score(queries, memory.keys)
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, scores)
+            dropout_mask = draw_mask(self.dropout, scores)
         num_queries, num_keys = scores.shape[-2:]
         window = self.sizes["window"]
         if self.sizes["mode"] == "monotonic":

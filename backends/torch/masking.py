@@ -400,9 +400,9 @@ def open_keys(scores: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     return seen & (mask if mask.ndim == scores.ndim else mask[:, None])
 
 
-def biased(scores: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def add_bias(scores: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """Add a bias to the scores; one of -inf hides a key, whatever its score."""
-    bias = aligned(bias, scores.ndim)
+    bias = expand_to_rank(bias, scores.ndim)
     return (scores + bias).masked_fill(bias == -torch.inf, -torch.inf)
 
 
@@ -412,12 +412,12 @@ def open_to(mask: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tenso
         return mask
     opened = bias != -torch.inf
     if mask is None:
-        return aligned(opened, max(opened.ndim, 3))
+        return expand_to_rank(opened, max(opened.ndim, 3))
     rank = max(opened.ndim, mask.ndim)
-    return aligned(opened, rank) & aligned(mask, rank)
+    return expand_to_rank(opened, rank) & expand_to_rank(mask, rank)
 
 
-def aligned(array: torch.Tensor, rank: int) -> torch.Tensor:
+def expand_to_rank(array: torch.Tensor, rank: int) -> torch.Tensor:
     """The array with an axis of size 1 for those of batch and heads that it leaves out."""
     return array.reshape(*array.shape[:-2], *(1,) * (rank - array.ndim), *array.shape[-2:])
 

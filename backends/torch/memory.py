@@ -42,16 +42,16 @@ def zero_masked(
 
 
 def in_heads(memory: Memory, queries: torch.Tensor) -> Memory:
-    """The memory with as many heads of keys and values as the queries have."""
+    """Repeat heads of keys and values so that there are as many as of queries."""
     keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
     return memory._replace(keys=keys, values=values)
 
 
-def extended(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
-    """The memory with prepared steps behind its keys, or in place of those from position on."""
+def extend_memory(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
+    """Append prepared steps to the memory, or with position replace the keys from there."""
     num_keys, num_steps = memory.keys.shape[-2], steps.keys.shape[-2]
     keys, values = (torch.cat(pair, dim=-2) for pair in zip(memory[:2], steps[:2], strict=True))
-    mask = joined_masks(memory, steps)
+    mask = join_masks(memory, steps)
     if position is None:
         return Memory(keys, values, mask)
     first = torch.as_tensor(position, dtype=torch.int64, device=keys.device).reshape(-1, *[1] * (keys.ndim - 2))
@@ -62,8 +62,8 @@ def extended(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
     return Memory(keys, values, None if mask is None else torch.take_along_dim(mask, order[..., None, :], dim=-1))
 
 
-def joined_masks(memory: Memory, steps: Memory) -> torch.Tensor | None:
-    """What later queries may attend to: keys of the memory that any query could attend to, and the steps."""
+def join_masks(memory: Memory, steps: Memory) -> torch.Tensor | None:
+    """The mask of later queries: every key that a query could attend to so far, and the new steps."""
     if memory.mask is None and steps.mask is None:
         return None
     past, new = (

@@ -99,22 +99,7 @@ class MultiHeadAttention(ScoredAttention):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            num_heads=num_heads,
-            key_size=key_size,
-            value_size=value_size,
-            hidden_size=hidden_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            num_positions=num_positions,
-            softcap=softcap,
-            bias=bias,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            dropout=dropout,
-            time_major=time_major,
-        )
+        super().__init__(locals())
         hidden_size, of_keys = self.sizes["hidden_size"], self.sizes["num_key_heads · head_size"]
         self.W_q = nn.Linear(query_size, hidden_size, bias=bias, dtype=dtype, device=device)
         self.W_k = nn.Linear(self.sizes["key_size"], of_keys, bias=bias, dtype=dtype, device=device)
@@ -278,7 +263,7 @@ class MultiHeadAttention(ScoredAttention):
             OptionError: heads that the layer does not have, a head that is named twice, or all heads
         """
         self._check("pruned", heads=heads)
-        return self._pruned(heads)
+        return self._prune(heads)
 
     def _prepare(
         self,
@@ -317,12 +302,12 @@ class MultiHeadAttention(ScoredAttention):
         heads, weights = self._pool(self.scored, queries, memory, need_weights, bias, dropout_mask)
         if head_mask is not None:
             heads = heads * head_mask[..., None, None]
-        context = self._to_batch_first(self.W_o(joined_heads(heads)))
+        context = self._to_batch_first(self.W_o(merge_heads(heads)))
         if weights is None:
             return context, None
         return context, weights if per_head else weights.mean(dim=1)
 
-    def _pruned(self, heads: Sequence[int]) -> MultiHeadAttention:
+    def _prune(self, heads: Sequence[int]) -> MultiHeadAttention:
         config, of_queries, of_keys = remaining(self.sizes, heads)
         weight = self.W_q.weight
         layer = MultiHeadAttention(**config, dtype=weight.dtype, device=weight.device)
@@ -340,7 +325,7 @@ def split_heads(tensor: torch.Tensor, head_size: int) -> torch.Tensor:
     return tensor.unflatten(-1, (tensor.shape[-1] // head_size, head_size)).transpose(1, 2)
 
 
-def joined_heads(heads: torch.Tensor) -> torch.Tensor:
+def merge_heads(heads: torch.Tensor) -> torch.Tensor:
     """Turn (batch, heads, steps, features of a head) into (batch, steps, features of all heads)."""
     return heads.transpose(1, 2).flatten(2)
 

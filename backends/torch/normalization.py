@@ -47,7 +47,7 @@ class LayerNorm(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(features=features, epsilon=epsilon, bias=bias)
+        super().__init__(locals())
         self.g = nn.Parameter(torch.ones(features, dtype=dtype, device=device))
         self.b = nn.Parameter(torch.zeros(features, dtype=dtype, device=device)) if bias else None
 
@@ -104,7 +104,7 @@ class RMSNorm(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(features=features, epsilon=epsilon)
+        super().__init__(locals())
         self.g = nn.Parameter(torch.ones(features, dtype=dtype, device=device))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:

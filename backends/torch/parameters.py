@@ -32,7 +32,7 @@ PATHS = {
 
 
 def entry(name: str) -> Entry:
-    """Give the entry of a canonical name: a matrix W is in the nn.Linear of its name, others are attributes."""
+    """Return the entry of a canonical name: a matrix W is in the nn.Linear of its name, others are attributes."""
     path = PATHS.get(name, f"{name}.weight" if name.startswith("W") else name)
     return name, path, None
 
@@ -49,7 +49,7 @@ def get_parameters(
     read selects what to copy of each parameter, such as its value or its gradient. If it returns None, the array is 0.
     """
     arrays = {}
-    for name, parameter, axes in located(layer):
+    for name, parameter, axes in locate_parameters(layer):
         values = read(parameter)
         array = to_numpy(torch.zeros_like(parameter) if values is None else values)
         arrays[name] = array if axes is None else np.ascontiguousarray(array.transpose(axes))
@@ -60,24 +60,24 @@ def set_parameters(layer: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     """Copy canonical arrays into a layer."""
     check_parameters(layer.specification, layer.sizes, dtype_of(layer), arrays)
     with torch.no_grad():
-        for name, parameter, axes in located(layer):
+        for name, parameter, axes in locate_parameters(layer):
             array = arrays[name] if axes is None else arrays[name].transpose(np.argsort(axes))
             parameter.copy_(from_numpy(array))
 
 
-def located(layer: nn.Module) -> Iterator[tuple[str, nn.Parameter, tuple[int, ...] | None]]:
-    """Give each canonical name, in the specification's order, with its parameter here and the order of its axes."""
+def locate_parameters(layer: nn.Module) -> Iterator[tuple[str, nn.Parameter, tuple[int, ...] | None]]:
+    """Return each canonical name, in the specification's order, with its parameter here and the order of its axes."""
     entries = {name: (path, axes) for name, path, axes in TABLES[layer.specification.name]}
     for name in layer.specification.own_shapes(layer.sizes):
         path, axes = entries[pattern(name)]
-        yield name, reached(layer, path.format(layer=name.partition(".")[0])), axes
+        yield name, attribute_at(layer, path.format(layer=name.partition(".")[0])), axes
     for inside, part in layer.specification.inside(layer.sizes).items():
-        for name, parameter, axes in located(reached(layer, inside)):
+        for name, parameter, axes in locate_parameters(attribute_at(layer, inside)):
             if name not in part.shared:
                 yield f"{inside}.{name}", parameter, axes
 
 
-def reached(layer: Any, path: str) -> Any:
+def attribute_at(layer: Any, path: str) -> Any:
     """Follow a path of attributes, and of numbers in lists."""
     for part in path.split("."):
         layer = layer[int(part)] if part.isdigit() else getattr(layer, part)

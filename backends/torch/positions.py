@@ -18,7 +18,7 @@ from attention_core.relative import bounds, slopes
 from attention_core.sinusoids import rates
 from backends.torch.arrays import Offset, check
 from backends.torch.masking import distances, precise, query_positions
-from backends.torch.module import Specified, drawn
+from backends.torch.module import Specified, draw_parameter
 
 __all__ = [
     "SinusoidalPositions",
@@ -54,7 +54,7 @@ class SinusoidalPositions(Specified):
     specification = SINUSOIDAL_POSITIONS
 
     def __init__(self, features: int, *, layout: str = "interleaved") -> None:
-        super().__init__(features=features, layout=layout)
+        super().__init__(locals())
         # No buffers: those would follow the module into float32.
         self._high, self._low = (torch.tensor(rate, dtype=torch.float64, device="cpu") for rate in rates(features))
 
@@ -111,8 +111,8 @@ class LearnedPositions(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(num_positions=num_positions, features=features)
-        self.P = drawn((num_positions, features), features, dtype, device)
+        super().__init__(locals())
+        self.P = draw_parameter((num_positions, features), features, dtype, device)
 
     def forward(self, inputs: torch.Tensor, *, offset: int = 0) -> torch.Tensor:
         """Add the positions, starting at offset.
@@ -162,7 +162,7 @@ class RotaryPositions(Specified):
     specification = ROTARY_POSITIONS
 
     def __init__(self, features: int, *, layout: str = "interleaved", base: float = 10000.0) -> None:
-        super().__init__(features=features, layout=layout, base=base)
+        super().__init__(locals())
         # No buffers: those would follow the module into float32.
         self._high, self._low = (
             torch.tensor(rate, dtype=torch.float64, device="cpu") for rate in rates(features, float(base))

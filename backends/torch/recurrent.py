@@ -12,16 +12,8 @@ from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
 from attention_core.specification import Part
 from backends.torch.arrays import Lengths, autocast_dtype, lengths
-from backends.torch.module import (
-    Specified,
-    drawn,
-    drawn_mask,
-    leaves_graph,
-    outside_graph,
-    redraw,
-    scanned,
-    takes_scan,
-)
+from backends.torch.graphs import leaves_graph, outside_graph, scan, takes_scan
+from backends.torch.module import Specified, draw_mask, draw_parameter, redraw
 
 __all__ = ["GRU", "LSTM"]
 
@@ -55,13 +47,7 @@ class Recurrent(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            input_size=input_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-        )
+        super().__init__(locals())
         shapes = self.specification.own_shapes(self.sizes)
         self.layers = nn.ModuleList(
             Weights(shapes, f"{index}", hidden_size, dtype=dtype, device=device) for index in range(num_layers)
@@ -128,7 +114,7 @@ class Recurrent(Specified):
         if batch == 0 or steps == 0:  # the fused kernels refuse both
             return inputs.new_zeros(batch, steps, self.sizes["output_size"]), state
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, inputs, shape=self._between(batch, steps))
+            dropout_mask = draw_mask(self.dropout, inputs, shape=self._between(batch, steps))
         if valid_lens is not None:
             valid_lens = lengths(valid_lens, inputs.device).long().clamp(0, steps)
             valid = valid_steps(steps, valid_lens)
@@ -158,7 +144,7 @@ class Recurrent(Specified):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Run one step: (output, state). layers is what `_of_steps` gives."""
         if dropout_mask is None:
-            dropout_mask = drawn_mask(self.dropout, inputs, shape=self._between(inputs.shape[0]))
+            dropout_mask = draw_mask(self.dropout, inputs, shape=self._between(inputs.shape[0]))
         output, states = inputs, []
         for index, weights in enumerate(self._of_steps() if layers is None else layers):
             if index > 0 and dropout_mask is not None:
@@ -193,19 +179,19 @@ class Recurrent(Specified):
         return state.split(self.sizes["hidden_size"], dim=-1)
 
     def _between(self, *batch: int) -> tuple[int, ...]:
-        """Give the shape of a dropout mask between the layers."""
+        """Return the shape of a dropout mask between the layers."""
         return self.sizes["num_layers - 1"], *batch, self.sizes["output_size"]
 
     # particular to PyTorch
 
-    def _fused(self, weights: Weights) -> list[torch.Tensor]:
+    def _kernel_weights(self, weights: Weights) -> list[torch.Tensor]:
         """Arrange the parameters as PyTorch's kernels take them; their redundant hidden biases are 0."""
         bias = weights.b.flatten()
         return [weights.W.flatten(0, 1), weights.U.flatten(0, 1), bias, torch.zeros_like(bias)]
 
     def _of_steps(self) -> Layers:
         """Arrange the parameters of each layer, which a decoder does once for all steps."""
-        return [self._fused(weights) for weights in self.layers]
+        return [self._kernel_weights(weights) for weights in self.layers]
 
     @property
     def _keeps(self) -> bool:
@@ -221,12 +207,12 @@ class Recurrent(Specified):
             steps["valid"] = valid_steps(inputs.shape[1], lens).transpose(0, 1)
 
         def advance(state: State, step: dict[str, torch.Tensor]) -> tuple[State, State]:
-            after = self._cell(self._fused(weights), step["inputs"], state)
+            after = self._cell(self._kernel_weights(weights), step["inputs"], state)
             if "valid" in step:
                 after = tuple(torch.where(step["valid"], *pair) for pair in zip(after, state, strict=True))
             return after, after[:1]
 
-        last, (outputs,) = scanned(advance, state, steps)
+        last, (outputs,) = scan(advance, state, steps)
         return outputs.transpose(0, 1), last
 
 
@@ -271,7 +257,7 @@ class GRU(Recurrent):
         self, weights: Weights, inputs: torch.Tensor, state: State, lens: torch.Tensor | None
     ) -> tuple[torch.Tensor, State]:
         before = state[0][None].contiguous()
-        outputs, last = torch.gru(inputs, before, self._fused(weights), True, 1, 0.0, self._keeps, False, True)
+        outputs, last = torch.gru(inputs, before, self._kernel_weights(weights), True, 1, 0.0, self._keeps, False, True)
         return outputs, (last[0] if lens is None else last_valid(outputs, state[0], lens),)
 
     def _cell(self, weights: list[torch.Tensor], inputs: torch.Tensor, state: State) -> State:
@@ -280,9 +266,9 @@ class GRU(Recurrent):
 
     # particular to PyTorch
 
-    def _fused(self, weights: Weights) -> list[torch.Tensor]:
+    def _kernel_weights(self, weights: Weights) -> list[torch.Tensor]:
         """Arrange the parameters as PyTorch's kernels take them; their redundant hidden biases of r and z are 0."""
-        *others, zeros = super()._fused(weights)
+        *others, zeros = super()._kernel_weights(weights)
         return [*others, torch.cat([zeros[: -len(weights.b_hn)], weights.b_hn])]
 
 
@@ -328,7 +314,7 @@ class LSTM(Recurrent):
     def _run_forward(
         self, weights: Weights, inputs: torch.Tensor, state: State, lens: torch.Tensor | None
     ) -> tuple[torch.Tensor, State]:
-        fused = self._fused(weights)
+        fused = self._kernel_weights(weights)
         dtype = autocast_dtype(inputs)
         if dtype is not None:  # PyTorch casts the weights alone, which its kernel then refuses
             inputs, state = inputs.to(dtype), tuple(vector.to(dtype) for vector in state)
@@ -366,7 +352,7 @@ class Weights(nn.Module):
         for path, shape in shapes.items():
             place, _, name = path.rpartition(".")
             if place == prefix:
-                self.register_parameter(name, drawn(shape, fan_in, dtype, device))
+                self.register_parameter(name, draw_parameter(shape, fan_in, dtype, device))
 
     # particular to PyTorch
 

@@ -43,7 +43,7 @@ class NadarayaWatson(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(width=width, learned=learned)
+        super().__init__(locals())
         self.kernel = KernelAttention(width=width, learned=learned, dtype=dtype, device=device)
 
     def forward(

@@ -1,4 +1,4 @@
-"""The doorway to PyTorch: arrays in and out, layers by name, gradients, and what is installed and switched on."""
+"""The runtime of PyTorch for workers: arrays, layers, gradients, versions and determinism settings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def describe() -> dict[str, Any]:
 
 
 def build(layer: type[nn.Module], options: Mapping[str, Any], dtype: str, device: str = "cpu") -> nn.Module:
-    """Make a layer of that floating type on the device, in evaluation mode, for parameters that are still to be set.
+    """Construct a layer of a floating type on the device, in evaluation mode; its parameters are set later.
 
     "mixed_bfloat16" and "mixed_float16", as Keras names such policies, are parameters in float32, and calls by `vjp` in
     that autocast.

@@ -12,9 +12,8 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
+from backends.torch import kernels
 from backends.torch.arrays import check
-from backends.torch.blocked.additive import ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE, blocked_additive_score
-from backends.torch.blocked.choice import use_blocks
 
 __all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 
@@ -93,9 +92,8 @@ def additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor)
 
 
 def _additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
-    if use_blocks(queries, keys, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE):
-        return blocked_additive_score(queries, keys, w_v)
-    return torch.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
+    kernel = kernels.of("additive_score", queries, keys, w_v)
+    return kernel(queries, keys, w_v) if kernel else torch.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
 
 
 def cosine_score(queries: torch.Tensor, keys: torch.Tensor, *, scale: float | None = None) -> torch.Tensor:

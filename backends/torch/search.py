@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from backends.torch.graphs import has_values
 from backends.torch.memory import Memory
-from backends.torch.module import has_values
 
 Step = Callable[[torch.Tensor, Any, Memory], tuple[torch.Tensor, Any, torch.Tensor]]
 """(logits, state, weights) of one token for each row, as a decoder's step returns them."""
@@ -74,7 +74,7 @@ def beam_search(
     for _ in range(max_steps):
         known = has_values(running)
         all_run = known and bool(running.all())
-        if known and not all_run and decided(totals, counts, running, num_best, max_steps, length_penalty).all():
+        if known and not all_run and is_decided(totals, counts, running, num_best, max_steps, length_penalty).all():
             break
         logits, state, attended = step(token, state, memory)
         # In place, as these are the largest arrays of a step. What has ended goes on as itself.
@@ -122,7 +122,7 @@ def first_best(ranked: torch.Tensor, width: int) -> torch.Tensor:
     return places.gather(1, order)
 
 
-def decided(
+def is_decided(
     totals: torch.Tensor,
     counts: torch.Tensor,
     running: torch.Tensor,

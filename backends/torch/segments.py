@@ -9,10 +9,11 @@ from torch import nn
 
 from attention_core.operators.segments import SEGMENT_ATTENTION
 from backends.torch.attention import attention_layer
+from backends.torch.graphs import as_module
 from backends.torch.masking import distances
 from backends.torch.memory import Memory
-from backends.torch.module import Specified, as_module, drawn
-from backends.torch.multi_head import joined_heads, split_heads
+from backends.torch.module import Specified, draw_parameter
+from backends.torch.multi_head import merge_heads, split_heads
 from backends.torch.positions import SinusoidalPositions
 from backends.torch.scoring import _dot_score
 
@@ -74,9 +75,7 @@ class SegmentAttention(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            query_size=query_size, num_heads=num_heads, hidden_size=hidden_size, bias=bias, dropout=dropout
-        )
+        super().__init__(locals())
         hidden_size, of_head = self.sizes["hidden_size"], (self.sizes["heads"], self.sizes["head_size"])
         parts = self.specification.inside(self.sizes)
         self.W_q = nn.Linear(query_size, hidden_size, bias=bias, dtype=dtype, device=device)
@@ -84,8 +83,8 @@ class SegmentAttention(Specified):
         self.W_v = nn.Linear(query_size, hidden_size, bias=bias, dtype=dtype, device=device)
         self.W_o = nn.Linear(hidden_size, query_size, bias=bias, dtype=dtype, device=device)
         self.W_r = nn.Linear(query_size, hidden_size, bias=False, dtype=dtype, device=device)
-        self.u = drawn(of_head, hidden_size, dtype, device)
-        self.v = drawn(of_head, hidden_size, dtype, device)
+        self.u = draw_parameter(of_head, hidden_size, dtype, device)
+        self.v = draw_parameter(of_head, hidden_size, dtype, device)
         self.scored = attention_layer(parts["scored"], dtype=dtype, device=device)
         self.positions = SinusoidalPositions(**parts["positions"].config)
 
@@ -142,21 +141,21 @@ class SegmentAttention(Specified):
         by_distance = self._by_distance(queries, num_keys)
         memory = Memory(keys, values, allowed)
         context, weights = as_module(self.scored._attend, by_content, memory, bias=by_distance, **options)
-        context = self.W_o(joined_heads(context))
+        context = self.W_o(merge_heads(context))
         if weights is None:
             return context, None
         return context, weights if per_head else weights.mean(dim=1)
 
     def _by_distance(self, queries: torch.Tensor, num_keys: int) -> torch.Tensor:
-        """Score the distances of the keys: all of them by one product, of which each query reads its part."""
+        """Score the distances of the keys: one matrix product, then a shift for each query."""
         farthest_first = torch.arange(num_keys - 1, -1, -1, device=queries.device)
         encoded = self.positions._add(queries.new_zeros(num_keys, self.sizes["query_size"]), farthest_first)
         distances = split_heads(self.W_r(encoded)[None], self.sizes["head_size"])
         scores = _dot_score(queries + self.v[:, None].to(queries.dtype), distances)
-        return shifted(scores) * self.sizes["head_size"] ** -0.5
+        return shift_rows(scores) * self.sizes["head_size"] ** -0.5
 
 
-def shifted(scores: torch.Tensor) -> torch.Tensor:
+def shift_rows(scores: torch.Tensor) -> torch.Tensor:
     """Turn columns of distances, farthest first, into columns of keys: row i moves queries - 1 - i places forward."""
     num_queries, num_keys = scores.shape[-2:]
     # Flat, with a column more in front, rows are num_keys + 1 apart; cut at the start, they are read num_keys apart.

@@ -15,9 +15,10 @@ from attention_core.errors import check_options, check_state
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, SGD, Batch, rate_at
 from backends.torch.arrays import Lengths, check, from_numpy, lengths
 from backends.torch.decoders import Decoder
+from backends.torch.graphs import has_hooks
 from backends.torch.masking import precise
-from backends.torch.module import check_ids, has_hooks
-from backends.torch.parameters import get_parameters, located
+from backends.torch.module import check_ids
+from backends.torch.parameters import get_parameters, locate_parameters
 from backends.torch.transformer import TransformerDecoder
 from backends.torch.translation import EncoderDecoder, TransformerTranslator, Translator
 
@@ -87,7 +88,7 @@ def clip_by_global_norm(
 
 
 def global_norm(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The root of the sum of the squares of all entries, of which there are some."""
+    """The root of the sum of the squares of all entries; there is at least one."""
     # Divided by the largest entry of all, gradients have squares that neither underflow nor overflow.
     largest = torch.stack([gradient.abs().amax() for gradient in gradients]).amax()
     scale = largest.masked_fill(~largest.isfinite() | (largest == 0.0), 1.0)
@@ -118,7 +119,7 @@ def sgd(learning_rate: float, *, warmup: int | None = None) -> Recipe:
     with warmup, step t counting from 1 has the rate learning_rate · min(t/warmup, √(warmup/t))
     """
     check_options(SGD, learning_rate=learning_rate, warmup=warmup)
-    return scheduled(partial(torch.optim.SGD, lr=learning_rate), learning_rate, warmup)
+    return with_schedule(partial(torch.optim.SGD, lr=learning_rate), learning_rate, warmup)
 
 
 def adam(
@@ -133,10 +134,10 @@ def adam(
     """
     check_options(ADAM, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon, warmup=warmup)
     recipe = partial(torch.optim.Adam, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
-    return scheduled(recipe, learning_rate, warmup)
+    return with_schedule(recipe, learning_rate, warmup)
 
 
-def scheduled(recipe: Recipe, learning_rate: float, warmup: int | None) -> Recipe:
+def with_schedule(recipe: Recipe, learning_rate: float, warmup: int | None) -> Recipe:
     """The optimiser with a rate that follows its steps, which are counted in its groups."""
 
     def advance(optimizer: Optimizer, *_: Any) -> None:
@@ -235,7 +236,7 @@ class Trainer:
         self.steps = int(arrays["step"])
         for group in self.optimizer.param_groups:
             group["steps"] = self.steps
-        for name, parameter, axes in located(self.model):
+        for name, parameter, axes in locate_parameters(self.model):
             for moment in self.moments:
                 array = arrays[f"{moment}.{name}"]
                 array = array if axes is None else array.transpose(np.argsort(axes))

@@ -14,9 +14,9 @@ from attention_core.operators.transformer import (
 )
 from attention_core.specification import Part
 from backends.torch.arrays import Lengths, Offset
-from backends.torch.masking import _attention_mask, aligned, distances
+from backends.torch.masking import _attention_mask, distances, expand_to_rank
 from backends.torch.memory import Memory
-from backends.torch.module import Specified, check_ids, drawn
+from backends.torch.module import Specified, check_ids, draw_parameter
 from backends.torch.normalization import norm_layer
 from backends.torch.positions import LearnedPositions, SinusoidalPositions, _alibi_bias, _relative_bias
 from backends.torch.search import beam_search, greedy_search
@@ -120,35 +120,12 @@ class TransformerEncoder(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            positions=positions,
-            num_positions=num_positions,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            causal=causal,
-            last_norm=last_norm,
-        )
+        super().__init__(locals())
         placed: dict[str, Any] = {"dtype": dtype, "device": device}
         parts = self.specification.inside(self.sizes)
         self.embedding = nn.Embedding(vocab_size, features, **placed)
         self.positions = positions_layer(parts.get("positions"), **placed)
-        self.bias_table = drawn((num_buckets, num_heads), features, dtype, device) if num_buckets else None
+        self.bias_table = draw_parameter((num_buckets, num_heads), features, dtype, device) if num_buckets else None
         self.layers = nn.ModuleList(
             TransformerEncoderLayer(**parts[f"layers.{number}"].config, **placed) for number in range(num_layers)
         )
@@ -217,7 +194,7 @@ class TransformerEncoder(Specified):
         check_ids("TransformerEncoder", "tokens", tokens, self.sizes["vocab_size"])
         x = self.sizes["features"] ** 0.5 * self.embedding(tokens.long())
         x = x if self.positions is None else self.positions(x)
-        bias = biased(self, bias, x, x.shape[1], None)
+        bias = position_bias(self, bias, x, x.shape[1], None)
         x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -318,36 +295,12 @@ class TransformerDecoder(Specified):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            positions=positions,
-            num_positions=num_positions,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            last_norm=last_norm,
-            tied=tied,
-        )
+        super().__init__(locals())
         placed: dict[str, Any] = {"dtype": dtype, "device": device}
         parts = self.specification.inside(self.sizes)
         self.embedding = nn.Embedding(vocab_size, features, **placed)
         self.positions = positions_layer(parts.get("positions"), **placed)
-        self.bias_table = drawn((num_buckets, num_heads), features, dtype, device) if num_buckets else None
+        self.bias_table = draw_parameter((num_buckets, num_heads), features, dtype, device) if num_buckets else None
         self.layers = nn.ModuleList(
             TransformerDecoderLayer(**parts[f"layers.{number}"].config, **placed) for number in range(num_layers)
         )
@@ -593,10 +546,10 @@ class TransformerDecoder(Specified):
         embedding_dropout_mask: torch.Tensor | None = None,
         **masks: torch.Tensor | None,
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Give the features that the logits are projected from, and the weights of every layer."""
+        """Return the features that the logits are projected from, and the weights of every layer."""
         x = self.sizes["features"] ** 0.5 * self.embedding(tokens.long())
         x = x if self.positions is None else self.positions(x)
-        bias = biased(self, bias, x, x.shape[1], None)
+        bias = position_bias(self, bias, x, x.shape[1], None)
         x = self.dropout(x) if embedding_dropout_mask is None else x * embedding_dropout_mask
         weights = []
         for number, layer in enumerate(self.layers):
@@ -604,7 +557,7 @@ class TransformerDecoder(Specified):
             factors |= {"need_weights": need_weights, "bias": bias}
             x, of_heads, _ = layer(x, encoder_outputs, valid_lens, mask, **factors)
             weights.append(of_heads)
-        return self._normalized(x), weights
+        return self._normalize(x), weights
 
     def _start(self, memory: Memory, max_steps: int) -> TransformerState:
         """Zeros, with room for the steps."""
@@ -621,17 +574,17 @@ class TransformerDecoder(Specified):
         if self.positions is not None:
             x = self.positions._add(x, state.position.clamp(max=max(room - 1, 0)))
         x, mask, kept = x[:, None], None if memory.mask is None else memory.mask[:, None], []
-        bias = biased(self, None, x, room, state.position)
+        bias = position_bias(self, None, x, room, state.position)
         for number, layer in enumerate(self.layers):
             past = Memory(state.keys[:, number], state.values[:, number], None)
             prepared = Memory(memory.keys[:, number], memory.values[:, number], mask)
             x, after, weights = layer._step(x, past, state.position, prepared, bias)
             kept.append(after)
         keys, values = (torch.stack(arrays, dim=1) for arrays in list(zip(*kept, strict=True))[:2])
-        logits = self._logits(self._normalized(x))
+        logits = self._logits(self._normalize(x))
         return logits[:, 0], TransformerState(keys, values, state.position + 1), weights[:, 0]
 
-    def _normalized(self, x: torch.Tensor) -> torch.Tensor:
+    def _normalize(self, x: torch.Tensor) -> torch.Tensor:
         """The output of the last layer, by the norm of norm='pre'."""
         return x if self.norm is None else self.norm(x)
 
@@ -651,7 +604,7 @@ def positions_layer(part: Part | None, **placed: Any) -> nn.Module | None:
     return LAYERS[part.layer.name](**part.config, **(placed if part.layer.trainable else {}))
 
 
-def biased(
+def position_bias(
     stack: TransformerEncoder | TransformerDecoder,
     bias: torch.Tensor | None,
     like: torch.Tensor,
@@ -668,7 +621,7 @@ def biased(
     else:
         added = _alibi_bias(sizes["num_heads"], distance, like.dtype)
     added = added.to(like.dtype)
-    return added if bias is None else added + aligned(bias, 4)
+    return added if bias is None else added + expand_to_rank(bias, 4)
 
 
 def rows_of(state: TransformerState, rows: torch.Tensor) -> TransformerState:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,17 +28,17 @@ Sublayer = Callable[[torch.Tensor], torch.Tensor]
 class TransformerLayer(Specified):
     """What the layers share: self-attention, a feed-forward network, and how a sublayer is added."""
 
-    def __init__(self, *, dtype: torch.dtype | None, device: torch.device | str | None, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         parts = self.specification.inside(self.sizes)
-        placed: dict[str, Any] = {"dtype": dtype, "device": device}
+        placed: dict[str, Any] = {"dtype": arguments["dtype"], "device": arguments["device"]}
         self.self_attention = MultiHeadAttention(**parts["self_attention"].config, **placed)
         self.feed_forward = FeedForward(**parts["feed_forward"].config, **placed)
         self.norm_1 = norm_layer(parts["norm_1"], **placed)
         self.norm_2 = norm_layer(parts["norm_2"], **placed)
         self.dropout = nn.Dropout(self.sizes["dropout"])
 
-    def _added(
+    def _add_sublayer(
         self, number: int, x: torch.Tensor, sublayer: Sublayer, dropout_mask: torch.Tensor | None
     ) -> torch.Tensor:
         """norm(x + f(x)), or x + f(norm(x)); number counts the sublayers from 1."""
@@ -114,25 +114,7 @@ class TransformerEncoderLayer(TransformerLayer):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            causal=causal,
-            dtype=dtype,
-            device=device,
-        )
+        super().__init__(locals())
 
     def forward(
         self,
@@ -187,7 +169,7 @@ class TransformerEncoderLayer(TransformerLayer):
             mask = causal if mask is None else mask & causal
         weights = None
 
-        def attended(x: torch.Tensor) -> torch.Tensor:
+        def self_attention(x: torch.Tensor) -> torch.Tensor:
             nonlocal weights
             context, weights = self.self_attention(
                 *(x, x, x, valid_lens, mask),
@@ -198,8 +180,8 @@ class TransformerEncoderLayer(TransformerLayer):
             )
             return context
 
-        x = self._added(1, without_padding(inputs, valid_lens), attended, dropout_mask)
-        x = self._added(2, x, lambda x: self.feed_forward(x, dropout_mask=hidden_dropout_mask), dropout_mask)
+        x = self._add_sublayer(1, without_padding(inputs, valid_lens), self_attention, dropout_mask)
+        x = self._add_sublayer(2, x, lambda x: self.feed_forward(x, dropout_mask=hidden_dropout_mask), dropout_mask)
         return without_padding(x, valid_lens), weights
 
 
@@ -272,25 +254,7 @@ class TransformerDecoderLayer(TransformerLayer):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            memory_size=memory_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            dtype=dtype,
-            device=device,
-        )
+        super().__init__(locals())
         parts = self.specification.inside(self.sizes)
         self.cross_attention = MultiHeadAttention(**parts["cross_attention"].config, dtype=dtype, device=device)
         self.norm_3 = norm_layer(parts["norm_3"], dtype=dtype, device=device)
@@ -355,23 +319,23 @@ class TransformerDecoderLayer(TransformerLayer):
         options = {"per_head": need_weights, "need_weights": need_weights}
         weights = self_weights = None
 
-        def attended(x: torch.Tensor) -> torch.Tensor:
+        def self_attention(x: torch.Tensor) -> torch.Tensor:
             nonlocal self_weights
             context, self_weights = self.self_attention(
                 *(x, x, x, None, causal), **options, bias=bias, dropout_mask=self_dropout_mask
             )
             return context
 
-        def crossed(x: torch.Tensor) -> torch.Tensor:
+        def cross_attention(x: torch.Tensor) -> torch.Tensor:
             nonlocal weights
             context, weights = self.cross_attention(
                 *(x, encoder_outputs, encoder_outputs, valid_lens, mask), **options, dropout_mask=attention_dropout_mask
             )
             return context
 
-        x = self._added(1, inputs, attended, dropout_mask)
-        x = self._added(2, x, crossed, dropout_mask)
-        x = self._added(3, x, lambda x: self.feed_forward(x, dropout_mask=hidden_dropout_mask), dropout_mask)
+        x = self._add_sublayer(1, inputs, self_attention, dropout_mask)
+        x = self._add_sublayer(2, x, cross_attention, dropout_mask)
+        x = self._add_sublayer(3, x, lambda x: self.feed_forward(x, dropout_mask=hidden_dropout_mask), dropout_mask)
         return x, weights, self_weights
 
     def _step(
@@ -382,7 +346,7 @@ class TransformerDecoderLayer(TransformerLayer):
         now, seen = places == position[:, None], places <= position[:, None]
         weights = None
 
-        def attended(x: torch.Tensor) -> torch.Tensor:
+        def self_attention(x: torch.Tensor) -> torch.Tensor:
             nonlocal past
             new = self.self_attention._prepare(x, x, None, None, position)
             keys, values = (
@@ -391,14 +355,14 @@ class TransformerDecoderLayer(TransformerLayer):
             past = Memory(keys, values, seen[:, None, None])
             return self.self_attention._attend(x, past, need_weights=False, bias=bias, offset=position)[0]
 
-        def crossed(x: torch.Tensor) -> torch.Tensor:
+        def cross_attention(x: torch.Tensor) -> torch.Tensor:
             nonlocal weights
             context, weights = self.cross_attention._attend(x, memory)
             return context
 
-        x = self._added(1, x, attended, None)
-        x = self._added(2, x, crossed, None)
-        return self._added(3, x, self.feed_forward, None), past, weights
+        x = self._add_sublayer(1, x, self_attention, None)
+        x = self._add_sublayer(2, x, cross_attention, None)
+        return self._add_sublayer(3, x, self.feed_forward, None), past, weights
 
 
 def without_padding(steps: torch.Tensor, valid_lens: Lengths | None) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from backends.torch.transformer import TransformerDecoder, TransformerEncoder
 __all__ = ["Translator", "TransformerTranslator"]
 
 ENCODERS: dict[str, type[Encoder]] = {"GRUEncoder": GRUEncoder, "LSTMEncoder": LSTMEncoder}
-DECODERS: dict[str, type[Decoder]] = {
+DECODERS: dict[str, Callable[..., Decoder]] = {
     "BahdanauDecoder": BahdanauDecoder,
     "LuongDecoder": LuongDecoder,
     "FixedContextDecoder": FixedContextDecoder,
@@ -29,7 +30,7 @@ class EncoderDecoder(Specified):
     decoder: Any
 
     def encode(self, source: torch.Tensor, valid_lens: Lengths | None) -> tuple[torch.Tensor, ...]:
-        """Give what the decoder takes of the encoder: its outputs, and its state if it has one."""
+        """Return what the decoder takes of the encoder: its outputs, and its state if it has one."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -175,24 +176,7 @@ class Translator(EncoderDecoder):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            source_vocab_size=source_vocab_size,
-            target_vocab_size=target_vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            cell=cell,
-            encoder_cell=encoder_cell,
-            decoder=decoder,
-            score=score,
-            num_positions=num_positions,
-            bidirectional=bidirectional,
-            bridge=bridge,
-            reads=reads,
-            readout=readout,
-            input_feeding=input_feeding,
-            dropout=dropout,
-        )
+        super().__init__(locals())
         parts = self.specification.inside(self.sizes)
         self.encoder = ENCODERS[parts["encoder"].layer.name](**parts["encoder"].config, dtype=dtype, device=device)
         self.bridge = Bridge(**parts["bridge"].config, dtype=dtype, device=device) if "bridge" in parts else None
@@ -201,7 +185,7 @@ class Translator(EncoderDecoder):
     def encode(
         self, source: torch.Tensor, valid_lens: Lengths | None, dropout_mask: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give the encoder's outputs and state, in the form that the decoder takes."""
+        """Return the encoder's outputs and state, in the form that the decoder takes."""
         outputs, state = self.encoder(source, valid_lens, dropout_mask=dropout_mask)
         cells = self.sizes["encoder_cell"], self.sizes["cell"]
         if cells == ("lstm", "gru"):
@@ -361,32 +345,7 @@ class TransformerTranslator(EncoderDecoder):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__(
-            source_vocab_size=source_vocab_size,
-            target_vocab_size=target_vocab_size,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            positions=positions,
-            num_positions=num_positions,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            last_norm=last_norm,
-            tied=tied,
-            shared=shared,
-        )
+        super().__init__(locals())
         parts = self.specification.inside(self.sizes)
         self.encoder = TransformerEncoder(**parts["encoder"].config, dtype=dtype, device=device)
         self.decoder = TransformerDecoder(**parts["decoder"].config, dtype=dtype, device=device)
@@ -396,7 +355,7 @@ class TransformerTranslator(EncoderDecoder):
     def encode(
         self, source: torch.Tensor, valid_lens: Lengths | None, **masks: torch.Tensor | None
     ) -> tuple[torch.Tensor]:
-        """Give the encoder's outputs, in the form that the decoder takes."""
+        """Return the encoder's outputs, in the form that the decoder takes."""
         return self.encoder(source, valid_lens, need_weights=False, **masks)[:1]
 
     def forward(

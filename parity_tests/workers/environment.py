@@ -11,7 +11,7 @@ from typing import Any
 import backends as registry
 
 PATH = "ATTENTION_PARITY_PATH"
-"""The variable that forces one path at all sizes: see backends/<x>/blocked/choice.py."""
+"""The variable that forces one path at all sizes: see backends/<x>/kernels.py."""
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """The variables with the number of threads."""

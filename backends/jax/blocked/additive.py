@@ -10,25 +10,29 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from backends.jax.arrays import varying
+from backends.jax import kernels
+from backends.jax.attention import Answer, Form
 from backends.jax.blocked.blocks import (
     Arrays,
+    distinct_masks,
     fitting,
     in_blocks,
     in_lanes,
     linear,
-    mapped,
-    padded,
-    parted,
+    map_parts,
+    pad,
+    part_size,
     parts,
     positions,
-    shared,
-    summed,
+    sum_parts,
     whole,
     with_auto_axes,
 )
 from backends.jax.blocked.dot_product import opened_keys
+from backends.jax.graphs import varying
 from backends.jax.masking import softmax_over
+from backends.jax.memory import Memory, in_heads
+from backends.jax.module import cast
 
 __all__ = ["blocked_additive_score", "blocked_additive_attention"]
 
@@ -47,10 +51,15 @@ FEATURES, KEYS = 2, 512
 BOUND = {"float32": 10.75, "float64": 88.0}
 """Up to this magnitude of x and y (1 + e^(-2(x + y)))² is a number of that dtype."""
 
-
 Gradients = tuple[jax.Array, jax.Array, jax.Array]
 
 
+def serves_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> bool:
+    """Whether to compute scores in blocks: from ADDITIVE_MIN_ELEMENTS elements on, or ADDITIVE_MIN_ELSEWHERE."""
+    return kernels.use_blocks(queries, keys, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE)
+
+
+@kernels.register("additive_score", serves_score)
 @with_auto_axes
 def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
     """Score each projected query against each projected key by a weighted tanh of their sum, block by block.
@@ -78,7 +87,7 @@ def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) 
     """
     precise = jnp.promote_types(queries.dtype, jnp.float32)
     q, k, w_v = varying([array.astype(precise) for array in (queries, keys, w_v)])
-    factored = narrow(q, k, w_v)
+    factored = is_narrow(q, k, w_v)
 
     def scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
         shape = (*queries.shape[:-1], keys.shape[-2])
@@ -90,7 +99,7 @@ def blocked_additive_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) 
 
 @jax.custom_jvp
 def score(factored: jax.Array, queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
-    """The scores of (batch, queries, hidden_size) and (batch, keys, hidden_size), FACTORED if they are `narrow`."""
+    """The scores of (batch, queries, hidden_size) and (batch, keys, hidden_size), FACTORED if they are narrow."""
     return jax.lax.cond(factored, partial(there, FACTORED), partial(there, PLAIN), queries, keys, w_v)
 
 
@@ -148,13 +157,13 @@ def halves(query: Side, key: Side, w_v: jax.Array) -> tuple[Side, Side, jax.Arra
     Of w_v by its largest entry, so that no product overflows.
     """
     (c, start), (b, rise) = query, key
-    sides = 1.0 + padded(c, 2, 2), padded((1.0 - start) * (w_v / scale_of(w_v)), 2, 2), padded(rise / b, 2, 2)
+    sides = 1.0 + pad(c, 2, 2), pad((1.0 - start) * (w_v / scale_of(w_v)), 2, 2), pad(rise / b, 2, 2)
     first, weights, others = (tuple(jnp.split(side, 2, axis=2)) for side in sides)
     return first + weights, others, (start @ w_v)[:, :, None]
 
 
-def paired(query: Side, key: Side, w_v: jax.Array) -> jax.Array:
-    """The weighted sum of tanh - s, with one division for a feature of the one half and one of the other."""
+def sum_in_pairs(query: Side, key: Side, w_v: jax.Array) -> jax.Array:
+    """Return the weighted sum of tanh - s, with one division for two features, one of each half."""
     (a, b, v, w), (p, r) = query, key
     a, b = a + p, b + r
     return scale_of(w_v) * (((v * p * b + w * r * a) / (a * b)) @ jnp.ones(a.shape[-1], a.dtype))
@@ -203,7 +212,7 @@ def scale_of(w_v: jax.Array) -> jax.Array:
     return jnp.where(largest == 0.0, 1.0, largest)
 
 
-FACTORED = Tanh(factors, halves, paired, factored_gradients)
+FACTORED = Tanh(factors, halves, sum_in_pairs, factored_gradients)
 PLAIN = Tanh(
     lambda queries, keys: ((queries,), (keys,)),
     lambda query, key, w_v: (query, key, 0.0),
@@ -212,7 +221,7 @@ PLAIN = Tanh(
 )
 
 
-def narrow(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
+def is_narrow(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Array:
     """Whether all exponentials are normal numbers, and weights are finite; a NaN is no number."""
     bound = BOUND[queries.dtype.name]
     within = (jnp.max(jnp.abs(side), initial=0.0) <= bound for side in (queries, keys))
@@ -229,7 +238,7 @@ def there(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> ja
     rows, others, start = tanh.ready(*tanh.sides(queries, keys), w_v)
     num_keys, features = keys.shape[1:]
     part = fitting(num_keys, features)
-    scores = mapped(lambda some: in_blocks(block, part * features, rows, some), parts(others, 1, part))
+    scores = map_parts(lambda some: in_blocks(block, part * features, rows, some), parts(others, 1, part))
     return start + whole(scores, 2, num_keys)
 
 
@@ -239,7 +248,7 @@ def back(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array, cotang
     Features come before both, so that a block of cotangents is that of each feature, and their sums add up in no loop.
     """
     (batch, num_keys, features), num_queries = keys.shape, queries.shape[1]
-    wide = parted(num_keys, KEYS)
+    wide = part_size(num_keys, KEYS)
     high = fitting(num_queries, FEATURES * wide)
     group, some = fitting(features, high * wide), fitting(batch, features * high * wide)
 
@@ -249,26 +258,26 @@ def back(tanh: Tanh, queries: jax.Array, keys: jax.Array, w_v: jax.Array, cotang
         def of_features(sides: Side) -> Gradients:
             return tanh.gradients(sides[: len(query)], sides[len(query) :], cotangents)
 
-        of_query, of_key, of_weights = mapped(of_features, parts((*query, *key), 1, group))
+        of_query, of_key, of_weights = map_parts(of_features, parts((*query, *key), 1, group))
         return (whole(of_key, 1, features), whole(of_weights, 0, features)), whole(of_query, 1, features)
 
     def of_keys(query: Side, at: tuple[Side, jax.Array]) -> tuple[Arrays, jax.Array]:
         key, cotangents = at
         none = varying((jnp.zeros_like(key[0]), jnp.zeros_like(w_v)), (query, key, cotangents))
         rows = parts(query, 2, high), *parts((cotangents,), 1, high)
-        (of_key, of_weights), of_query = summed(none, partial(of_rows, key), rows)
+        (of_key, of_weights), of_query = sum_parts(none, partial(of_rows, key), rows)
         return (whole(of_query, 2, num_queries), of_weights), of_key
 
     def of_sequences(at: tuple[Side, Side, jax.Array]) -> Gradients:
         query, key, cotangents = at
         none = varying((jnp.zeros_like(query[0]), jnp.zeros_like(w_v)), (query, key, cotangents))
         columns = parts(key, 2, wide), *parts((cotangents,), 2, wide)
-        (of_query, of_weights), of_key = summed(none, partial(of_keys, query), columns)
+        (of_query, of_weights), of_key = sum_parts(none, partial(of_keys, query), columns)
         return of_query, whole(of_key, 2, num_keys), of_weights
 
     sides = (tuple(jnp.swapaxes(array, 1, 2) for array in side) for side in tanh.sides(queries, keys))
     query, key = (parts(side, 0, some) for side in sides)
-    of_query, of_key, of_weights = mapped(of_sequences, (query, key, *parts((cotangents,), 0, some)))
+    of_query, of_key, of_weights = map_parts(of_sequences, (query, key, *parts((cotangents,), 0, some)))
     gradients = (w_v * jnp.swapaxes(whole(array, 0, batch), 1, 2) for array in (of_query, of_key))
     return *gradients, jnp.sum(of_weights, axis=0)
 
@@ -297,7 +306,24 @@ def blocked_additive_attention(
     q, k, v, w_v, mask = varying((*(array.astype(precise) for array in (queries, keys, values, w_v)), mask))
     if mask is not None:
         k = jnp.where(jnp.any(mask, axis=-2)[..., None], k, 0.0)
-    return in_lanes(partial(context, narrow(q, k, w_v), w_v), q, k, v, mask).astype(values.dtype)
+    return in_lanes(partial(context, is_narrow(q, k, w_v), w_v), q, k, v, mask).astype(values.dtype)
+
+
+def serves_attention(
+    form: Form, queries: jax.Array, memory: Memory, need_weights: bool, bias: jax.Array | None
+) -> bool:
+    """Whether to compute the context of an additive score in blocks, under the condition of its scores."""
+    # Of queries and keys it is the keys that are projected by now.
+    is_context_alone = form.w_v is not None and not need_weights and bias is None
+    return is_context_alone and kernels.use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE)
+
+
+@kernels.register("attention", serves_attention)
+def attend(form: Form, queries: jax.Array, memory: Memory, need_weights: bool, bias: jax.Array | None) -> Answer:
+    """Attend to a memory by the score of that form, for the context alone."""
+    assert form.w_v is not None
+    projected, memory = form.project(queries), in_heads(memory, queries)
+    return blocked_additive_attention(projected, *memory, cast(form.w_v, queries)), None
 
 
 def context(
@@ -310,11 +336,11 @@ def context(
 ) -> jax.Array:
     """The context of each query, by blocks of queries; what is masked from all is cleared in the keys."""
     lead = queries.shape[:-2]
-    masks, numbers = shared(mask, lead, keys.shape[-2])
+    masks, numbers = distinct_masks(mask, lead, keys.shape[-2])
     q, k, v = (array.reshape(len(numbers), *array.shape[-2:]) for array in (queries, keys, values))
     opened = opened_keys(masks, numbers)
 
-    def allowed(masks: jax.Array, scores: jax.Array, rows: jax.Array, numbers: jax.Array) -> jax.Array:
+    def is_open(masks: jax.Array, scores: jax.Array, rows: jax.Array, numbers: jax.Array) -> jax.Array:
         rows = jnp.minimum(rows, masks.shape[1] - 1)
         return masks[numbers[:, None], rows] & (scores != -jnp.inf)
 
@@ -322,7 +348,7 @@ def context(
         def any_query(keys: jax.Array, rows: jax.Array, others: tuple[jax.Array, ...]) -> jax.Array:
             queries, numbers = others
             scores = there(PLAIN, keys, queries, w_v)
-            return jnp.any(allowed(jnp.swapaxes(masks, 1, 2), scores, rows, numbers), axis=-1)
+            return jnp.any(is_open(jnp.swapaxes(masks, 1, 2), scores, rows, numbers), axis=-1)
 
         return in_blocks(any_query, q.shape[1], (k, positions(k)), (q, numbers))
 
@@ -334,7 +360,7 @@ def context(
     def block(queries: jax.Array, rows: jax.Array, others: tuple[jax.Array, ...]) -> jax.Array:
         keys, values, numbers = others
         scores = score(factored, queries, keys, w_v)
-        return softmax_over(scores, allowed(masks, scores, rows, numbers)) @ values
+        return softmax_over(scores, is_open(masks, scores, rows, numbers)) @ values
 
     contexts = in_blocks(block, k.shape[1], (q, positions(q)), (k, v, numbers), least=ROWS)
     return contexts.reshape(*queries.shape[:-1], values.shape[-1])

@@ -14,7 +14,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from backends.jax.arrays import axes_of
+from backends.jax.graphs import axes_of
 
 Function = TypeVar("Function", bound=Callable[..., jax.Array])
 
@@ -29,7 +29,7 @@ def with_auto_axes(function: Function) -> Function:
     """
 
     @wraps(function)
-    def called(queries: jax.Array, *arrays: jax.Array | None, **keywords: Any) -> jax.Array:
+    def call(queries: jax.Array, *arrays: jax.Array | None, **keywords: Any) -> jax.Array:
         sharding: Any = jax.typeof(queries).sharding
         if not sharding.mesh.explicit_axes:
             return function(queries, *arrays, **keywords)
@@ -37,11 +37,11 @@ def with_auto_axes(function: Function) -> Function:
         inside = jax.sharding.auto_axes(function, axes=sharding.mesh.explicit_axes, out_sharding=result)
         return inside(queries, *arrays, **keywords)
 
-    return called  # type: ignore[return-value]
+    return call  # type: ignore[return-value]
 
 
 def in_lanes(function: Callable[..., jax.Array], *arrays: jax.Array | None) -> jax.Array:
-    """function(*arrays), with a loop over batch or heads only where no mesh can have sharded them.
+    """Return function(*arrays), with a loop over batch or heads only where no mesh can have sharded them.
 
     What a loop goes through is on every device, or XLA gathers it there. So batch and heads are split into as many
     lanes as the devices can share evenly, which are computed side by side, by jax.vmap: each device has its own. With
@@ -60,7 +60,7 @@ def in_lanes(function: Callable[..., jax.Array], *arrays: jax.Array | None) -> j
 
 
 def side_by_side(function: Callable[..., jax.Array], axis: int, width: int, *arrays: jax.Array | None) -> jax.Array:
-    """function(*arrays), that many parts of an axis at once; what has size 1 there is the same for all parts."""
+    """Return function(*arrays), for that many parts of an axis at once, which share an array of size 1 there."""
 
     def cut(array: jax.Array) -> jax.Array:
         parts = array.reshape(*array.shape[:axis], width, -1, *array.shape[axis + 1 :])
@@ -73,8 +73,8 @@ def side_by_side(function: Callable[..., jax.Array], axis: int, width: int, *arr
     return joined.reshape(*joined.shape[:axis], -1, *joined.shape[axis + 2 :])
 
 
-def shared(mask: jax.Array | None, lead: tuple[int, ...], num_keys: int) -> tuple[jax.Array, jax.Array]:
-    """The different masks, (masks, queries or 1, keys), and for each sequence and head the number of its mask."""
+def distinct_masks(mask: jax.Array | None, lead: tuple[int, ...], num_keys: int) -> tuple[jax.Array, jax.Array]:
+    """Return the different masks, (masks, queries or 1, keys), and the number of that of each sequence and head."""
     mask = jnp.full((1,) * (len(lead) + 2), True) if mask is None else mask
     masks = jnp.broadcast_to(mask, (*mask.shape[:-1], num_keys))
     masks = masks.reshape(math.prod(masks.shape[:-2]), *masks.shape[-2:])
@@ -83,14 +83,16 @@ def shared(mask: jax.Array | None, lead: tuple[int, ...], num_keys: int) -> tupl
 
 
 def positions(array: jax.Array) -> jax.Array:
-    """The position of each row of (batch, rows, ...)."""
+    """Return the position of each row of (batch, rows, ...)."""
     return jnp.broadcast_to(jnp.arange(array.shape[1]), array.shape[:2])
 
 
 def in_blocks(
     function: Callable[..., Any], elements: int, rows: tuple[jax.Array, ...], others: Any, *, least: int = 1
 ) -> Any:
-    """function(*rows, others) by blocks of at most BLOCK elements, or the least rows: of a sequence, or of whole ones.
+    """Return function(*rows, others), by blocks of at most BLOCK elements or the least rows.
+
+    A block has some rows of one sequence, or all rows of several.
 
     Shapes: rows (batch, rows, ...), each row with so many elements in the function; others, an array or several,
     (batch, ...); the result, or each of them, (batch, rows, ...).
@@ -99,44 +101,44 @@ def in_blocks(
     high, wide = fitting(count, elements, least=least), fitting(batch, elements * count)
 
     def cut(array: jax.Array) -> jax.Array:
-        array = padded(padded(array, 0, wide, "edge"), 1, high, "edge")
+        array = pad(pad(array, 0, wide, "edge"), 1, high, "edge")
         return jnp.swapaxes(
             array.reshape(len(array) // wide, wide, array.shape[1] // high, high, *array.shape[2:]), 1, 2
         )
 
-    def joined(array: jax.Array) -> jax.Array:
+    def join(array: jax.Array) -> jax.Array:
         array = jnp.swapaxes(array, 1, 2)
         parts, _, more, _ = array.shape[:4]
         return array.reshape(parts * wide, more * high, *array.shape[4:])[:batch, :count]
 
     def sequences(at: tuple[Any, jax.Array]) -> Any:
         rows, others = at
-        return mapped(lambda block: function(*block, others), rows)
+        return map_parts(lambda block: function(*block, others), rows)
 
-    def gathered(array: jax.Array) -> jax.Array:
-        array = padded(array, 0, wide, "edge")
+    def group(array: jax.Array) -> jax.Array:
+        array = pad(array, 0, wide, "edge")
         return array.reshape(len(array) // wide, wide, *array.shape[1:])
 
-    blocks = tuple(cut(array) for array in rows), jax.tree.map(gathered, others)
-    return jax.tree.map(joined, mapped(sequences, blocks))
+    blocks = tuple(cut(array) for array in rows), jax.tree.map(group, others)
+    return jax.tree.map(join, map_parts(sequences, blocks))
 
 
 def fitting(size: int, elements: int, *, least: int = 1) -> int:
-    """The size of equal parts that fit a block, with so many elements for each entry, or have the least entries."""
-    return parted(size, max(least, BLOCK // max(elements, 1)))
+    """Return the size of equal parts that fit a block, with so many elements in an entry, or have the least entries."""
+    return part_size(size, max(least, BLOCK // max(elements, 1)))
 
 
-def parted(size: int, most: int) -> int:
-    """The size of equal parts, of at most `most` and at least 1 each."""
+def part_size(size: int, most: int) -> int:
+    """Return the size of equal parts, of at most `most` and at least 1 each."""
     parts = -(-size // max(most, 1))
     return -(-size // max(parts, 1)) or 1
 
 
 def parts(arrays: tuple[jax.Array, ...], axis: int, part: int) -> tuple[jax.Array, ...]:
-    """Equal parts of an axis of each array, one after the other on a new first axis; the last is filled with zeros."""
+    """Split an axis of each array into equal parts, along a new first axis; zeros fill the last part."""
 
     def cut(array: jax.Array) -> jax.Array:
-        array = padded(array, axis, part)
+        array = pad(array, axis, part)
         count = array.shape[axis] // part
         return jnp.moveaxis(array.reshape(*array.shape[:axis], count, part, *array.shape[axis + 1 :]), axis, 0)
 
@@ -144,21 +146,21 @@ def parts(arrays: tuple[jax.Array, ...], axis: int, part: int) -> tuple[jax.Arra
 
 
 def whole(parts: jax.Array, axis: int, size: int) -> jax.Array:
-    """The axis of that size of which there are equal parts, on the first axis; what filled the last one is left out."""
+    """Join the parts along the first axis to an axis of that size, without what filled the last part."""
     array = jnp.moveaxis(parts, 0, axis)
     lead, (count, part), rest = array.shape[:axis], array.shape[axis : axis + 2], array.shape[axis + 2 :]
     return jax.lax.slice_in_dim(array.reshape(*lead, count * part, *rest), 0, size, axis=axis)
 
 
-def mapped(function: Callable[[Any], Any], parts: Any) -> Any:
-    """The function of each part; of a single one without a loop, which compiles in a fraction of the time."""
+def map_parts(function: Callable[[Any], Any], parts: Any) -> Any:
+    """Call the function for each part; for a single one without a loop, which compiles in a fraction of the time."""
     if len(jax.tree.leaves(parts)[0]) == 1:
         return jax.tree.map(lambda array: array[None], function(first(parts)))
     return jax.lax.map(function, parts)
 
 
-def summed(start: Any, function: Callable[[Any], tuple[Any, Any]], parts: Any) -> tuple[Any, Any]:
-    """The start and what the function gives first of each part, added up, and what it gives second, as of mapped."""
+def sum_parts(start: Any, function: Callable[[Any], tuple[Any, Any]], parts: Any) -> tuple[Any, Any]:
+    """Add up the first results of all parts, from the start on, and keep the second ones, as `map_parts` does."""
 
     def add(sums: Any, part: Any) -> tuple[Any, Any]:
         more, kept = function(part)
@@ -171,12 +173,12 @@ def summed(start: Any, function: Callable[[Any], tuple[Any, Any]], parts: Any) -
 
 
 def first(parts: Any) -> Any:
-    """The first part."""
+    """Return the first part."""
     return jax.tree.map(lambda array: array[0], parts)
 
 
-def padded(array: jax.Array, axis: int, part: int, mode: str = "constant") -> jax.Array:
-    """The array with zeros after it, or its last entry, so that the axis is a multiple of the part."""
+def pad(array: jax.Array, axis: int, part: int, mode: str = "constant") -> jax.Array:
+    """Pad the end of an axis to a multiple of the part, with zeros, or with its last entry."""
     missing = -array.shape[axis] % part
     if missing == 0:
         return array
@@ -195,7 +197,7 @@ linear_p.multiple_results = True
 
 
 def linear(forward: Linear, transpose: Transpose, kept: Arrays, tangents: Arrays) -> jax.Array:
-    """forward(kept, tangents), which is linear in the tangents; in reverse mode, transpose(kept, cotangent)."""
+    """Return forward(kept, tangents), linear in the tangents; its transpose is transpose(kept, cotangents)."""
     return linear_p.bind(*kept, *tangents, forward=forward, transpose=transpose, count=len(kept))[0]
 
 
@@ -205,12 +207,12 @@ def compute(*arrays: jax.Array, forward: Linear, transpose: Transpose, count: in
 
 
 def result_types(*types: Any, **parameters: Any) -> Any:
-    """The type of the result, with what jax.shard_map asks of it."""
+    """Return the type of the result, with what jax.shard_map asks of it."""
     return jax.make_jaxpr(partial(compute, **parameters))(*types).out_avals
 
 
 def tangents_of(primals: Any, tangents: Any, *, count: int, **parameters: Any) -> tuple[Any, Any]:
-    """The result, and its tangent: by what is kept, as of any function, and by what it is linear in."""
+    """Return the result and its tangent: by what is kept, as of any function, and by what it is linear in."""
     kept, others = tuple(primals[:count]), tuple(primals[count:])
     result = linear_p.bind(*primals, count=count, **parameters)
     moved = [type(tangent) is not ad.Zero for tangent in tangents]
@@ -223,15 +225,15 @@ def tangents_of(primals: Any, tangents: Any, *, count: int, **parameters: Any) -
     return result, [sum(parts[1:], parts[0])]
 
 
-def transposed(cotangents: Any, *arrays: Any, transpose: Transpose, count: int, **_: Any) -> list[Any]:
-    """The cotangents of what it is linear in; a tangent that is known has none."""
+def transpose_rule(cotangents: Any, *arrays: Any, transpose: Transpose, count: int, **_: Any) -> list[Any]:
+    """Return the cotangents of what the result is linear in; None for a tangent that is known."""
     gradients = transpose(arrays[:count], ad.instantiate_zeros(cotangents[0]))
     unknown = (ad.is_undefined_primal(array) for array in arrays[count:])
     return [None] * count + [gradient if needs else None for gradient, needs in zip(gradients, unknown, strict=True)]
 
 
-def batched(arrays: Any, axes: Any, *, forward: Linear, transpose: Transpose, count: int) -> tuple[Any, list[int]]:
-    """The same of one more axis, the first, which all tangents are given."""
+def batch_rule(arrays: Any, axes: Any, *, forward: Linear, transpose: Transpose, count: int) -> tuple[Any, list[int]]:
+    """Compute along one more axis, which becomes the first of all tangents."""
     size = next(array.shape[axis] for array, axis in zip(arrays, axes, strict=True) if axis is not None)
     front = []
     for index, (array, axis) in enumerate(zip(arrays, axes, strict=True)):
@@ -249,5 +251,5 @@ linear_p.def_impl(compute)
 linear_p.def_abstract_eval(result_types)
 mlir.register_lowering(linear_p, mlir.lower_fun(compute, multiple_results=True))
 ad.primitive_jvps[linear_p] = tangents_of
-ad.primitive_transposes[linear_p] = transposed
-batching.primitive_batchers[linear_p] = batched
+ad.primitive_transposes[linear_p] = transpose_rule
+batching.primitive_batchers[linear_p] = batch_rule

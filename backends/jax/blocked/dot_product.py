@@ -10,9 +10,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from backends.jax.arrays import varying
-from backends.jax.blocked.blocks import Arrays, in_lanes, linear, padded, parted, shared, with_auto_axes
-from backends.jax.masking import biased
+from backends.jax import kernels
+from backends.jax.arrays import Lengths
+from backends.jax.attention import Answer, Attention, DotProductAttention, Form
+from backends.jax.blocked.blocks import Arrays, distinct_masks, in_lanes, linear, pad, part_size, with_auto_axes
+from backends.jax.graphs import varying
+from backends.jax.masking import add_bias, expand_to_rank
+from backends.jax.memory import Memory, one_mask
 
 __all__ = ["blocked_dot_attention"]
 
@@ -64,13 +68,58 @@ def blocked_dot_attention(
         queries: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array | None, bias: jax.Array | None
     ) -> jax.Array:
         lead, num_keys = queries.shape[:-2], keys.shape[-2]
-        masks, numbers = varying(shared(mask, lead, num_keys), queries)
-        biases, numbers_of_biases = varying(shared(bias, lead, num_keys), queries)
+        masks, numbers = varying(distinct_masks(mask, lead, num_keys), queries)
+        biases, numbers_of_biases = varying(distinct_masks(bias, lead, num_keys), queries)
         flat = (array.reshape(math.prod(array.shape[:-2]), *array.shape[-2:]) for array in (queries, keys, values))
         given = *flat, biases.astype(precise), masks, numbers, numbers_of_biases
-        return pooled(score, *given, finite).reshape(*queries.shape[:-1], values.shape[-1])
+        return pool(score, *given, finite).reshape(*queries.shape[:-1], values.shape[-1])
 
     return in_lanes(context, q, k, v, mask, added).astype(values.dtype)
+
+
+def serves(form: Form, queries: jax.Array, memory: Memory, need_weights: bool, bias: jax.Array | None) -> bool:
+    """Whether to compute the context of inner products in blocks: from DOT_MIN_ELEMENTS elements of one head on."""
+    one_head = jax.ShapeDtypeStruct(queries.shape[-2:], queries.dtype)
+    is_context_alone = form.w_v is None and not need_weights
+    return is_context_alone and kernels.use_blocks(one_head, memory.keys, DOT_MIN_ELEMENTS)
+
+
+@kernels.register("attention", serves)
+def attend(form: Form, queries: jax.Array, memory: Memory, need_weights: bool, bias: jax.Array | None) -> Answer:
+    """Attend to a memory by the score of that form, for the context alone."""
+    added = None if bias is None else expand_to_rank(bias, queries.ndim)
+    return blocked_dot_attention(queries, *memory, scale=form.scale, softcap=form.softcap, bias=added), None
+
+
+def serves_memory(
+    layer: Attention,
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    valid_lens: Lengths | None,
+    mask: jax.Array | None,
+    need_weights: bool,
+) -> bool:
+    """Whether a call of a layer without projections is computed in blocks, which clear what they read."""
+    if not isinstance(layer, DotProductAttention):
+        return False
+    queries, keys = layer._to_batch_first(queries), layer._to_batch_first(keys)
+    return serves(layer._form(queries.shape[-1]), queries, Memory(keys, keys, None), need_weights, None)
+
+
+@kernels.register("memory", serves_memory)
+def prepare(
+    layer: Attention,
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    valid_lens: Lengths | None,
+    mask: jax.Array | None,
+    need_weights: bool,
+) -> Memory:
+    """Prepare keys and values as they are, so that no copy is needed, and their mask."""
+    keys, values = layer._to_batch_first(keys), layer._to_batch_first(values)
+    return Memory(keys, values, one_mask(keys, valid_lens, mask))
 
 
 class Score(NamedTuple):
@@ -111,7 +160,7 @@ class Blocks(NamedTuple):
         if score.softcap is not None:
             scores = score.softcap * jnp.tanh(scores / score.softcap)
         if score.has_bias:
-            scores = biased(scores, self.biases[self.number, jnp.minimum(row, self.biases.shape[1] - 1), column])
+            scores = add_bias(scores, self.biases[self.number, jnp.minimum(row, self.biases.shape[1] - 1), column])
         return jnp.where(self.mask(row, column), scores, -jnp.inf)
 
     def zero_masked_keys(self, column: Any) -> jax.Array:
@@ -123,7 +172,7 @@ class Blocks(NamedTuple):
         return jnp.where(self.visible[column][:, None], self.values[column], 0.0)
 
     def add(self, row: Any, column: Any, function: Callable[[Any], Any], sums: Any) -> Any:
-        """function(sums), or the sums alone where the block adds nothing."""
+        """Return function(sums), or the sums alone where the block adds nothing."""
         needed = self.needed[jnp.minimum(row, len(self.needed) - 1), column]
         return jax.lax.cond(needed, function, lambda sums: sums, sums)
 
@@ -141,14 +190,14 @@ def by_heads(
     *more: jax.Array,
     sums: Any = None,
 ) -> Any:
-    """function(blocks, *more) for each head, with more, (heads, queries, ...), by blocks of queries.
+    """Return function(blocks, *more) of each head, with more, (heads, queries, ...), by blocks of queries.
 
     With sums, function(blocks, sums, *more) returns (new sums, result), and these are the last ones and all results.
     """
-    rows, columns = parted(queries.shape[1], ROWS), parted(keys.shape[1], COLUMNS)
+    rows, columns = part_size(queries.shape[1], ROWS), part_size(keys.shape[1], COLUMNS)
 
     def cut(array: jax.Array, part: int, mode: str = "constant") -> jax.Array:
-        array = padded(array, 1, part, mode)
+        array = pad(array, 1, part, mode)
         return array.reshape(len(array), array.shape[1] // part, part, *array.shape[2:])
 
     # A row that fills a block repeats the last one, so that it adds no NaN; its cotangent is 0.
@@ -156,7 +205,7 @@ def by_heads(
     sides = cut(queries, rows, "edge"), cut(opened, columns), cut(visible, columns)
     keys, values = cut(keys, columns), cut(values, columns)
     of_keys = jnp.arange(len(queries)) // (len(queries) // len(keys))  # heads in groups, one after the other
-    tiles, biases = tiled(masks, rows, columns), tiled(biases, rows, columns)
+    tiles, biases = to_tiles(masks, rows, columns), to_tiles(biases, rows, columns)
     needed = jnp.any(tiles, axis=(3, 4))
 
     def one(sums: Any, at: tuple[tuple[jax.Array, ...], tuple[jax.Array, ...], tuple[jax.Array, ...]]) -> Any:
@@ -172,23 +221,23 @@ def by_heads(
     return results if sums is None else (last, results)
 
 
-def tiled(array: jax.Array, rows: int, columns: int) -> jax.Array:
-    """(parts, queries or 1, keys) as (parts, row blocks or 1, column blocks, rows or 1, columns)."""
+def to_tiles(array: jax.Array, rows: int, columns: int) -> jax.Array:
+    """Turn (parts, queries or 1, keys) into (parts, row blocks or 1, column blocks, rows or 1, columns)."""
     high = rows if array.shape[1] > 1 else 1
-    tiles = padded(padded(array, 2, columns), 1, high, "edge")
+    tiles = pad(pad(array, 2, columns), 1, high, "edge")
     tiles = tiles.reshape(len(array), tiles.shape[1] // high, high, -1, columns)
     return jnp.swapaxes(tiles, 2, 3)
 
 
-def untiled(tiles: jax.Array, like: jax.Array) -> jax.Array:
-    """What `tiled` gives, in the shape of the array that it was made of."""
+def from_tiles(tiles: jax.Array, like: jax.Array) -> jax.Array:
+    """Undo `to_tiles`, in the shape of the array that the tiles were made of."""
     parts, row_blocks, column_blocks, rows, columns = tiles.shape
     array = jnp.swapaxes(tiles, 2, 3).reshape(parts, row_blocks * rows, column_blocks * columns)
     return array[:, : like.shape[1], : like.shape[2]]
 
 
 def whole(array: jax.Array, count: int) -> jax.Array:
-    """The array without its blocks, (heads, blocks, rows, ...) as (heads, count, ...)."""
+    """Turn (heads, blocks, rows, ...) into (heads, count, ...), without what filled the last block."""
     heads, blocks, part, *rest = array.shape
     return array.reshape(heads, blocks * part, *rest)[:, :count]
 
@@ -208,7 +257,7 @@ def opened_keys(masks: jax.Array, numbers: jax.Array) -> jax.Array:
 
 def finite_values(values: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Whether all values of a head are finite that any query may attend to, (batch, heads, 1, 1)."""
-    masks, numbers = shared(mask, values.shape[:-2], values.shape[-2])
+    masks, numbers = distinct_masks(mask, values.shape[:-2], values.shape[-2])
     opened, flat = opened_keys(masks, numbers), values.reshape(len(numbers), *values.shape[-2:])
     # One head after the other: XLA would write down what is finite of all of them.
     finite = jax.lax.map(lambda at: jnp.all(jnp.isfinite(at[1]) | ~at[0][:, None]), (opened, flat))
@@ -238,7 +287,7 @@ def visible_keys(score: Score, finite: jax.Array, *arguments: jax.Array) -> jax.
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def pooled(
+def pool(
     score: Score,
     queries: jax.Array,
     keys: jax.Array,
@@ -250,10 +299,10 @@ def pooled(
     finite: jax.Array,
 ) -> jax.Array:
     """The context of each query, (heads, queries, value_features); finite as all values that any may attend to."""
-    return pooled_there(score, queries, keys, values, biases, masks, numbers, numbers_of_biases, finite)[0]
+    return pool_there(score, queries, keys, values, biases, masks, numbers, numbers_of_biases, finite)[0]
 
 
-def pooled_there(score: Score, *given: jax.Array) -> tuple[jax.Array, Arrays]:
+def pool_there(score: Score, *given: jax.Array) -> tuple[jax.Array, Arrays]:
     """The context; and what the backward pass reads: arguments, visible keys, ln of the sum of e^s of each row."""
     *arguments, finite = given
     visible = visible_keys(score, finite, *arguments)
@@ -287,22 +336,22 @@ def pooled_there(score: Score, *given: jax.Array) -> tuple[jax.Array, Arrays]:
     return context, (*arguments, visible, logs)
 
 
-@pooled.defjvp
-def pooled_tangents(score: Score, arguments: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
+@pool.defjvp
+def pool_tangents(score: Score, arguments: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
     """The context and its tangents."""
-    context, kept = pooled_there(score, *arguments)
+    context, kept = pool_there(score, *arguments)
     kept = *kept, arguments[-1]
-    return context, linear(partial(pooled_forward, score), partial(pooled_back, score), kept, tangents[:4])
+    return context, linear(partial(pool_forward, score), partial(pool_back, score), kept, tangents[:4])
 
 
-def pooled_forward(score: Score, kept: Arrays, tangents: Arrays) -> jax.Array:
+def pool_forward(score: Score, kept: Arrays, tangents: Arrays) -> jax.Array:
     """The tangents of the context."""
     *arguments, _, _, finite = kept
     sides, rest = tuple(arguments[:4]), (*arguments[4:], finite)
-    return jax.jvp(lambda *sides: pooled_there(score, *sides, *rest)[0], sides, tangents)[1]
+    return jax.jvp(lambda *sides: pool_there(score, *sides, *rest)[0], sides, tangents)[1]
 
 
-def pooled_back(score: Score, kept: Arrays, cotangents: jax.Array) -> Arrays:
+def pool_back(score: Score, kept: Arrays, cotangents: jax.Array) -> Arrays:
     """The gradients of queries, keys, values and biases."""
     *arguments, logs, _ = kept
 
@@ -355,7 +404,7 @@ def pooled_back(score: Score, kept: Arrays, cotangents: jax.Array) -> Arrays:
         return of_biases, (of_queries, of_keys, jnp.where(blocks.visible[..., None], of_values, 0.0))
 
     queries, keys, _, biases = arguments[:4]
-    none = tiled(jnp.zeros_like(biases), parted(queries.shape[1], ROWS), parted(keys.shape[1], COLUMNS))
+    none = to_tiles(jnp.zeros_like(biases), part_size(queries.shape[1], ROWS), part_size(keys.shape[1], COLUMNS))
     none = varying(none, tuple(arguments), cotangents)
     of_biases, by_head = by_heads(head, *arguments, cotangents, logs, sums=none)
     of_sides = (whole(array, argument.shape[1]) for array, argument in zip(by_head, arguments, strict=False))
@@ -363,4 +412,4 @@ def pooled_back(score: Score, kept: Arrays, cotangents: jax.Array) -> Arrays:
         jnp.sum(array.reshape(len(argument), len(array) // len(argument), *array.shape[1:]), axis=1)
         for array, argument in zip(of_sides, arguments, strict=False)
     )
-    return *of_groups, untiled(of_biases, biases)
+    return *of_groups, from_tiles(of_biases, biases)

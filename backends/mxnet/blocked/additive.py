@@ -7,6 +7,8 @@ import math
 import mxnet as mx
 from mxnet import autograd, np
 
+from backends.mxnet import kernels
+
 __all__ = ["blocked_additive_score"]
 
 ADDITIVE_MIN_ELEMENTS = 2**19
@@ -25,6 +27,12 @@ SPREAD = 4
 """The features of a block for which the gradient of the scores is multiplied by w_v at once."""
 
 
+def serves_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> bool:
+    """Whether to compute scores in blocks: from ADDITIVE_MIN_ELEMENTS elements on, or ADDITIVE_MIN_ELSEWHERE."""
+    return kernels.use_blocks(queries, keys, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE)
+
+
+@kernels.register("additive_score", serves_score)
 def blocked_additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np.ndarray:
     """Score each projected query against each projected key by a weighted tanh of their sum, block by block.
 
@@ -62,7 +70,7 @@ def blocked_additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarra
 
 
 class AdditiveScore(autograd.Function):
-    """The scores, and the gradients, of queries, keys and w_v that are the rows of one matrix, block by block.
+    """Scores and their gradients, block by block; queries, keys and w_v are the rows of one matrix.
 
     The arrays of a block are made once for all blocks, since the system clears each new one, and since what is freed is
     seldom taken again as it is.
@@ -79,7 +87,7 @@ class AdditiveScore(autograd.Function):
         self.columns = cut(features, depth)
 
     def arguments(self, matrix: mx.nd.NDArray) -> tuple[mx.nd.NDArray, mx.nd.NDArray, mx.nd.NDArray]:
-        """The queries, the keys and w_v, (1, features), of which the rows of the matrix are made."""
+        """Split the rows of the matrix: queries, keys, and w_v, (1, features)."""
         first = self.sizes[0] * self.sizes[1]
         return matrix[:first], matrix[first:-1], matrix[-1:]
 
@@ -146,14 +154,14 @@ class AdditiveScore(autograd.Function):
 
 
 def cut(size: int, length: int) -> list[slice]:
-    """The slices of that length that make up an axis of that size; the last may be shorter."""
+    """Cut an axis of that size into slices of that length; the last may be shorter."""
     return [slice(start, min(start + length, size)) for start in range(0, size, length)]
 
 
 def tangents(
     left: mx.nd.NDArray, right: mx.nd.NDArray, part: tuple[slice, slice, slice], place: mx.nd.NDArray
 ) -> mx.nd.NDArray:
-    """The tanh of the products of matrices, (features, items, queries, keys), of that part, at that place."""
+    """Write tanh(q + k) of a part, (features, items, queries, keys), to that place, and return it."""
     left, right = left[part], right[part[:2]]
     shape = (*left.shape[:3], right.shape[3])
     flat = place[: math.prod(shape)].reshape((-1, *shape[2:]))

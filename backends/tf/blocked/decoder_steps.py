@@ -5,25 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+import keras
 import tensorflow as tf
 
 from attention_core.errors import AttentionError
-from backends.tf.blocked import choice
-from backends.tf.blocked.additive import KEY_BOUND, chosen_by, factor, form_of, hidden
+from backends.tf import kernels
+from backends.tf.attention import Form
+from backends.tf.blocked.additive import KEY_BOUND, call_variant, factor, tanh_of_sum, variant_of
+from backends.tf.blocked.blocks import Rows, pad_rows
+from backends.tf.decoders import BahdanauDecoder, Lens, LuongDecoder, Masks
 from backends.tf.masking import open_keys, size, softmax_over
-from backends.tf.memory import is_shared
+from backends.tf.memory import Memory, is_shared
+from backends.tf.module import is_usual
 
 STEPS_MIN_ELEMENTS = 2**12
 """The elements, batch · steps · keys · features, from which on a decoder's steps are one function in a graph."""
 
 Vectors = tuple[tf.Tensor, ...]
 """The state of a layer: h, and behind it an LSTM's c."""
-
-
-WIDTHS = 4
-"""The parts of a batch, of which each step takes some where sequences end, so that XLA compiles for few sizes."""
 
 
 def takes_steps(
@@ -40,21 +41,55 @@ def takes_steps(
     shapes = (*tokens.shape, *keys.shape, *values.shape)
     if keys.dtype not in KEY_BOUND or state.dtype != keys.dtype or None in shapes or 0 in shapes or not is_shared(mask):
         return False
-    if choice.forced is not None:
-        large = choice.forced == "blocked"
+    if kernels.forced is not None:
+        large = kernels.forced == "blocked"
     elif tf.executing_eagerly() or tf.config.list_logical_devices("GPU"):
         large = False
     else:
         large = math.prod((*keys.shape, tokens.shape[1])) >= STEPS_MIN_ELEMENTS
-    return large and not choice.has_tangents(state, keys, values)
+    return large and not kernels.has_tangents(state, keys, values)
 
 
-class Scoring(NamedTuple):
-    """How a query is scored: by w_v · tanh(W_q q + k) of the prepared key k, or without w_v by scale · q·k."""
+def steps_form(decoder: BahdanauDecoder | LuongDecoder) -> Form | None:
+    """Return the form of the decoder's score, its W_q a function; None if the decoder's steps cannot be one function.
 
-    W_q: tf.Tensor | None
-    w_v: tf.Tensor | None
-    scale: float
+    That one reads the parameters by itself, so nobody may have replaced or quantized a layer that it passes by.
+    """
+    form, W_c = decoder.attention._form(decoder.sizes["hidden_size"]), getattr(decoder, "W_c", None)
+    if form is None or form.softcap is not None or not (W_c is None or is_usual(W_c, keras.layers.Dense)):
+        return None
+    if not isinstance(form.W_q, keras.layers.Layer):
+        return form
+    kernel = form.W_q.kernel if is_usual(form.W_q, keras.layers.Dense) else None
+    return None if kernel is None else form._replace(W_q=lambda: decoder._cast(kernel))
+
+
+def serves(
+    decoder: BahdanauDecoder | LuongDecoder, tokens: tf.Tensor, state: tf.Tensor, memory: Memory, masks: Masks
+) -> bool:
+    """Whether the steps of a decoder become one function: for scores of a form, under the condition `takes_steps`."""
+    return takes_steps(tokens, state, *memory) and steps_form(decoder) is not None
+
+
+@kernels.register("decoder_steps", serves)
+def run_steps(
+    decoder: BahdanauDecoder | LuongDecoder,
+    tokens: tf.Tensor,
+    state: tf.Tensor,
+    memory: Memory,
+    masks: Masks,
+    lens: Lens,
+    *attentional: tf.Tensor,
+) -> tuple[tf.Tensor, ...]:
+    """Run the steps of a decoder: what `blocked_steps` returns."""
+    form, rnn, sizes = steps_form(decoder), decoder.rnn, decoder.sizes
+    assert form is not None
+    luong, width = ([decoder.W_c.kernel, *attentional], "embed_size") if attentional else ([], "memory_size")
+    first, last = slice(sizes[width]), slice(sizes[width], None)
+    of_token, rest = (first, last) if attentional else (last, first)
+    columns, count = rnn._of_known(of_token), tokens.shape.num_elements()
+    project = partial(rnn._project_known, decoder.embedding, columns=columns, count=count)
+    return blocked_steps(project, tokens, state, memory, form, rnn._of_steps(rest), *masks, lens, *luong)
 
 
 def blocked_steps(
@@ -62,7 +97,7 @@ def blocked_steps(
     tokens: tf.Tensor,
     state: tf.Tensor,
     memory: tuple[tf.Tensor, tf.Tensor, tf.Tensor | None],
-    scoring: Scoring,
+    form: Form,
     layers: Sequence[tuple[tf.Tensor, ...]],
     dropout_mask: tf.Tensor | None,
     attention_dropout_mask: tf.Tensor | None,
@@ -76,23 +111,23 @@ def blocked_steps(
     the first attentional vector it is Luong's, which attends after its layers; its features are the attentional
     vectors, each of which the next step reads.
 
-    project gives layer 0's W x + b of tokens. With lens (batch,), a sequence takes its first steps alone: of later ones
-    all is 0, and its state stays.
+    project returns layer 0's W x + b of tokens. With lens (batch,), a sequence takes its first steps alone: all of the
+    later ones is 0, and its state stays.
 
     Shapes: tokens (batch, steps); memory as (keys, values, mask); W_q (hidden_size, attention_size) and W_c
-    (value_features + hidden_size, hidden_size); layers as _of_steps gives them; dropout_mask (num_layers - 1, batch,
+    (value_features + hidden_size, hidden_size); layers as _of_steps returns them; dropout_mask (num_layers - 1, batch,
     steps, hidden_size), attention_dropout_mask (batch, steps, keys). What is returned has the steps behind the batch.
     Second derivatives raise an AttentionError: set_path("plain") has them.
     """
     keys, values, mask = memory
     rows = Rows(tokens.shape, lens)
     named = {
-        "known": project(rows.packed(tokens)),
+        "known": project(rows.pack(tokens)),
         "state": state,
         "keys": keys,
         "values": values,
-        "W_q": scoring.W_q,
-        "w_v": scoring.w_v,
+        "W_q": form.W_q() if form.W_q else None,
+        "w_v": form.w_v,
         "W_c": W_c,
         "attentional": attentional,
         "between": None if len(layers) == 1 else dropout_mask,
@@ -103,116 +138,21 @@ def blocked_steps(
 
     @tf.custom_gradient
     def run(*arrays: tf.Tensor) -> tuple[tuple[tf.Tensor, ...], Any]:
-        """The four arrays, and the function that gives the gradients."""
+        """Return the four arrays, and the function that computes the gradients."""
         # A tape that saw the inside would keep every step once more.
-        steps = Steps(tf.nest.pack_sequence_as(given, [*map(tf.stop_gradient, arrays)]), mask, scoring.scale, rows)
+        steps = Steps(tf.nest.pack_sequence_as(given, [*map(tf.stop_gradient, arrays)]), mask, form.scale, rows)
 
         @tf.custom_gradient
         def gradients(*upstream: tf.Tensor) -> tuple[list[tf.Tensor], Any]:
-            """The gradients, which have none themselves."""
+            """Return the first derivatives, and refuse second ones."""
             operator = "BahdanauDecoder" if W_c is None else "LuongDecoder"
             found = steps.backward(*map(tf.stop_gradient, upstream[:4]))
-            return tf.nest.flatten(found), partial(steps_refused, operator)
+            return tf.nest.flatten(found), partial(refuse, operator)
 
         return steps.forward(), lambda *upstream: gradients(*upstream, *arrays)
 
     features, last, weights, contexts = run(*map(tf.convert_to_tensor, tf.nest.flatten(given)))
-    return rows.unpacked(features), last, rows.unpacked(weights), rows.unpacked(contexts)
-
-
-class Rows:
-    """Which sequences take which step: those that have not ended, the longest first; without lens, all take all.
-
-    An array of all steps, (rows, features), holds the rows of a step behind those of the step before. Step t has the
-    first running[t] sequences, of which there are no more than in the step before. XLA compiles for each number of
-    rows, so that it is a multiple of the batch by WIDTHS: some sequences take steps of which nothing is read.
-    """
-
-    def __init__(self, shape: tf.TensorShape, lens: tf.Tensor | None) -> None:
-        """Order the sequences of that shape, (batch, steps), by the number of steps that each takes."""
-        self.batch, self.steps = shape
-        self.ragged = lens is not None
-        if lens is None:
-            self.longest: int | tf.Tensor = self.steps
-            self.fewest: int | tf.Tensor = self.batch
-            places = tf.range(self.batch * self.steps)
-            self.sources, self.ends = places, self.batch * self.steps + tf.range(self.batch)
-            return
-        lens = tf.clip_by_value(tf.cast(lens, tf.int32), 0, self.steps)
-        self.order = tf.argsort(lens, direction="DESCENDING", stable=True)
-        self.back, self.lens = tf.argsort(self.order), tf.gather(lens, self.order)
-        self.longest = tf.maximum(self.lens[0], 1)
-        part = -(-self.batch // WIDTHS)
-        steps, sequences = tf.range(self.steps), tf.range(self.batch)
-        running = tf.math.count_nonzero(steps[:, None] < self.lens, axis=1, dtype=tf.int32)
-        running = tf.clip_by_value(-(-running // part) * part, part, self.batch)
-        self.running = tf.where(steps < self.longest, running, 0)
-        self.fewest = self.running[self.longest - 1]
-        self.starts = tf.cumsum(self.running, exclusive=True)
-        taken = tf.cast(tf.where(sequences < self.running[:, None]), tf.int32)
-        step, row = taken[:, 0], taken[:, 1]
-        self.places = tf.gather(self.order, row) * self.steps + step
-        # Behind the rows before the first step:
-        before = self.batch + tf.gather(self.starts, tf.maximum(step - 1, 0)) + row
-        self.sources = tf.where(step > 0, before, row)
-        self.counts = step < tf.gather(self.lens, row)
-        last = self.batch + tf.gather(self.starts, tf.maximum(self.lens - 1, 0)) + sequences
-        self.ends = tf.where(self.lens > 0, last, sequences)
-        self.inside = steps < lens[:, None]
-        self.found = tf.where(self.inside, self.starts + self.back[:, None], 0)
-
-    def sorted(self, array: tf.Tensor, axis: int = 0) -> tf.Tensor:
-        """The sequences along an axis, the longest first."""
-        return tf.gather(array, self.order, axis=axis) if self.ragged else array
-
-    def unsorted(self, array: tf.Tensor, axis: int = 0) -> tf.Tensor:
-        """The sequences along an axis, in the order in which they were given."""
-        return tf.gather(array, self.back, axis=axis) if self.ragged else array
-
-    def packed(self, array: tf.Tensor) -> tf.Tensor:
-        """The rows of all steps, of an array (batch, steps, ...)."""
-        if self.ragged:
-            return tf.gather(tf.reshape(array, (-1, *array.shape[2:])), self.places)
-        return tf.reshape(tf.transpose(array, (1, 0, *range(2, len(array.shape)))), (-1, *array.shape[2:]))
-
-    def unpacked(self, array: tf.Tensor) -> tf.Tensor:
-        """The array (batch, steps, features) of the rows of all steps, 0 where a sequence has ended."""
-        if not self.ragged:
-            return tf.transpose(tf.reshape(array, (self.steps, self.batch, array.shape[-1])), (1, 0, 2))
-
-        @tf.custom_gradient
-        def gathered(array: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            # The gradient of tf.gather would be one of sums.
-            def backward(upstream: tf.Tensor) -> tf.Tensor:
-                return tf.where(self.counts[:, None], self.packed(upstream), 0.0)
-
-            return tf.where(self.inside[..., None], tf.gather(array, self.found), 0.0), backward
-
-        return gathered(array)
-
-    def at(self, arrays: Any, t: tf.Tensor) -> Any:
-        """The rows of step t, of a structure of arrays of all steps."""
-        start, count = (self.starts[t], self.running[t]) if self.ragged else (t * self.batch, self.batch)
-        return tf.nest.map_structure(lambda array: tf.slice(array, [start, 0], [count, array.shape[1]]), arrays)
-
-    def grown(self, array: tf.Tensor, t: tf.Tensor | None) -> tf.Tensor:
-        """Fill up the rows of the step behind step t to as many as that has, or of the first one to all, with zeros."""
-        return filled(array, self.batch if t is None or not self.ragged else self.running[t])
-
-    def entered(self, gradients: list[list[tf.Tensor]], ended: list[list[tf.Tensor]], t: tf.Tensor | None) -> Any:
-        """Give the gradients of the states after step t, or of those before the first step.
-
-        They are those of the rows that the step behind it has, and of the last states where a sequence ends there.
-        """
-        if not self.ragged:
-            return [*map(list, gradients)]
-        count, length = (self.batch, 0) if t is None else (self.running[t], t + 1)
-        ends = (self.lens[:count] == length)[:, None]
-
-        def joined(gradient: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
-            return filled(gradient, count) + tf.where(ends, last[:count], 0.0)
-
-        return [[*map(joined, *pair)] for pair in zip(gradients, ended, strict=True)]
+    return rows.unpack(features), last, rows.unpack(weights), rows.unpack(contexts)
 
 
 class GatedUnits:
@@ -319,27 +259,27 @@ class Steps:
     """
 
     def __init__(self, given: dict[str, Any], mask: tf.Tensor | None, scale: float, rows: Rows) -> None:
-        """Take the arrays by their names, of which a form has not all."""
+        """Take the arrays by name; W_q, w_v, W_c, attentional, between and factors may be missing."""
         self.rows, self.layers = rows, given["layers"]
-        self.given = given = {**given, "state": rows.sorted(given["state"], axis=1)} | {
-            name: rows.sorted(given[name]) for name in ("keys", "values", "attentional") if name in given
+        self.given = given = {**given, "state": rows.sort(given["state"], axis=1)} | {
+            name: rows.sort(given[name]) for name in ("keys", "values", "attentional") if name in given
         }
         self.count, self.size = len(self.layers), self.layers[0][2].shape[0]
         self.start = [tf.split(layer, layer.shape[-1] // self.size, axis=-1) for layer in tf.unstack(given["state"])]
         self.units = UNITS[len(self.start[0])]
         self.after = "attentional" in given
         keys, values = given["keys"], given["values"]
-        self.mask = None if mask is None else rows.sorted(tf.broadcast_to(mask, (rows.batch, 1, keys.shape[1])))
+        self.mask = None if mask is None else rows.sort(tf.broadcast_to(mask, (rows.batch, 1, keys.shape[1])))
         self.scored = Features(keys, given["w_v"]) if "w_v" in given else Products(keys, values, scale)
-        self.between = [*map(rows.packed, tf.unstack(given["between"]))] if "between" in given else None
-        self.factors = rows.packed(given["factors"]) if "factors" in given else None
+        self.between = [*map(rows.pack, tf.unstack(given["between"]))] if "between" in given else None
+        self.factors = rows.pack(given["factors"]) if "factors" in given else None
         self.widths: dict[str, Any] = {"weights": keys.shape[1], "context": values.shape[2]}
         self.widths["query"] = given["W_q"].shape[1] if "W_q" in given else self.size
         if self.after:
             self.widths["attentional"] = given["attentional"].shape[1]
 
     def arrays(self, widths: Any) -> Any:
-        """One array of all steps for each number of features in a structure."""
+        """Make an array of all steps for each number of features in a structure."""
         dtype, count = self.given["known"].dtype, None if self.rows.ragged else self.rows.batch
         options: dict[str, Any] = {"size": self.rows.longest, "infer_shape": False}
         return tf.nest.map_structure(
@@ -347,7 +287,7 @@ class Steps:
         )
 
     def forward(self) -> tuple[tf.Tensor, ...]:
-        """(Features, last state, weights, contexts), of which all but the state have the rows of all steps."""
+        """Return (features, last state, weights, contexts), all but the state with the rows of all steps."""
         given, rows = self.given, self.rows
 
         def attend(t: tf.Tensor, output: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -374,7 +314,7 @@ class Steps:
                 kept |= attend(t, x)
                 attentional = tf.tanh(tf.matmul(tf.concat([kept["context"], x], axis=-1), given["W_c"]))
                 kept["attentional"] = attentional
-            return t + 1, kept["states"], attentional, written_at(t, written, kept)
+            return t + 1, kept["states"], attentional, write_at(t, written, kept)
 
         states, attentional = rows.at((list(map(tuple, self.start)), given.get("attentional", ())), 0)
         vectors = (self.size,) * len(self.start[0])
@@ -388,7 +328,7 @@ class Steps:
         every = [[tf.concat(pair, axis=0) for pair in layer] for layer in pairs]
         self.read = [tuple(tf.gather(array, rows.sources) for array in layer) for layer in every]
         last = tf.stack([tf.concat([tf.gather(array, rows.ends) for array in layer], axis=-1) for layer in every])
-        return self.features, rows.unsorted(last, axis=1), kept["weights"], kept["context"]
+        return self.features, rows.unsort(last, axis=1), kept["weights"], kept["context"]
 
     def backward(
         self, d_features: tf.Tensor, d_last: tf.Tensor, d_weights: tf.Tensor, d_contexts: tf.Tensor
@@ -399,7 +339,7 @@ class Steps:
         W_q_T, W_c_T = (tf.transpose(given[name]) if name in given else None for name in ("W_q", "W_c"))
         outputs = [layer[0] for layer in kept["states"]]
         attended = outputs[-1] if self.after else read[-1][0]
-        ended = [tf.split(layer, len(self.start[0]), axis=-1) for layer in tf.unstack(rows.sorted(d_last, axis=1))]
+        ended = [tf.split(layer, len(self.start[0]), axis=-1) for layer in tf.unstack(rows.sort(d_last, axis=1))]
 
         def attend(t: tf.Tensor, d_context: tf.Tensor, sums: Any) -> tuple[tf.Tensor, Any, dict[str, tf.Tensor]]:
             d_context += rows.at(d_contexts, t)
@@ -418,10 +358,10 @@ class Steps:
             features, d_feature, before, states, gates = rows.at(
                 (self.features, d_features, read, kept["states"], kept["gates"]), t
             )
-            d_states = rows.entered(d_states, ended, t)
+            d_states = rows.state_gradients(d_states, ended, t)
             found: dict[str, Any] = {"gates": [], "x": []}
             if self.after:
-                d_attentional = rows.grown(d_attentional, t) + d_feature
+                d_attentional = rows.grow(d_attentional, t) + d_feature
                 d_joined = d_attentional * (1 - features * features)
                 d_context, d_output = tf.split(tf.matmul(d_joined, W_c_T), [-1, size], axis=-1)
                 d_query, sums, of_attention = attend(t, d_context, sums)
@@ -444,7 +384,7 @@ class Steps:
                 d_query, sums, of_attention = attend(t, dx, sums)
                 found |= of_attention
                 d_states[-1][0] += d_query
-            return back + 1, d_states, d_attentional, sums, written_at(t, written, found)
+            return back + 1, d_states, d_attentional, sums, write_at(t, written, found)
 
         gates = given["known"].shape[1]
         widths = {**self.widths, "slopes": self.widths["weights"], "x": [W.shape[0] for W, *_ in self.layers]}
@@ -460,14 +400,14 @@ class Steps:
         )
         found = tf.nest.map_structure(lambda array: array.concat(), written)
         d_context, d_scores, query = (
-            rows.unpacked(array) for array in (found["context"], found["weights"], kept["query"])
+            rows.unpack(array) for array in (found["context"], found["weights"], kept["query"])
         )
         if sums:
-            sums = rows.unsorted(rows.grown(sums[0], None)), sums[1]
+            sums = rows.unsort(rows.grow(sums[0], None)), sums[1]
         gradients: dict[str, Any] = self.scored.gradients(query, d_scores, sums)
         gradients |= {"known": found["gates"][0][0], "layers": []}
-        d_states = rows.entered(d_states, ended, None)
-        gradients["state"] = rows.unsorted(tf.stack([tf.concat(vectors, axis=-1) for vectors in d_states]), axis=1)
+        d_states = rows.state_gradients(d_states, ended, None)
+        gradients["state"] = rows.unsort(tf.stack([tf.concat(vectors, axis=-1) for vectors in d_states]), axis=1)
         for layer, (of_x, *of_u) in enumerate(found["gates"]):
             of_h = of_u[0] if of_u else of_x
             if layer == 0:
@@ -480,35 +420,35 @@ class Steps:
             d_b = tf.reduce_sum(of_x, axis=0) if layer else tf.zeros_like(self.layers[0][1])
             d_U = product(read[layer][0], of_h)
             gradients["layers"].append((product(x, of_x), d_b, d_U, *self.units.further(of_h)))
-        weights = rows.unpacked(kept["weights"])
+        weights = rows.unpack(kept["weights"])
         weighted = weights if self.factors is None else weights * given["factors"]
         gradients["values"] = tf.matmul(weighted, d_context, transpose_a=True)
         if "W_q" in given:
             gradients["W_q"] = product(attended, found["query"])
         if self.after:
-            gradients["attentional"] = rows.unsorted(rows.grown(d_attentional, None))
+            gradients["attentional"] = rows.unsort(rows.grow(d_attentional, None))
             gradients["W_c"] = product(tf.concat([kept["context"], outputs[-1]], axis=-1), found["joined"])
         if self.between is not None:
             arrays = zip(found["x"][1:], outputs, strict=False)
-            gradients["between"] = tf.stack([rows.unpacked(dx * output) for dx, output in arrays])
+            gradients["between"] = tf.stack([rows.unpack(dx * output) for dx, output in arrays])
         if self.factors is not None:
-            gradients["factors"] = rows.unpacked(found["slopes"]) * weights
+            gradients["factors"] = rows.unpack(found["slopes"]) * weights
         return gradients
 
 
 class Features:
-    """t = tanh(q + k) of one query for each key of its sequence, in the form that suits the keys, and what it makes."""
+    """Additive scores of one query with each key of its sequence, by the variant of tanh(q + k) that suits the keys."""
 
     def __init__(self, keys: tf.Tensor, w_v: tf.Tensor) -> None:
-        self.keys, self.w_v, self.form = keys, w_v, form_of(keys, w_v)
-        self.against = chosen_by(self.form, factor, keys)
+        self.keys, self.w_v, self.variant = keys, w_v, variant_of(keys, w_v)
+        self.against = call_variant(self.variant, factor, keys)
 
     def weights(self, query: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
         """The softmax of w_v · t over the open keys, (batch, keys)."""
-        return chosen_by(self.form, feature_weights, query, first(self.against, query), self.w_v, mask)
+        return call_variant(self.variant, feature_weights, query, first(self.against, query), self.w_v, mask)
 
     def visible(self, query: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """The values: a score is finite, so that what it hides has been cleared."""
+        """Return the values as they are: scores are finite, and hide none of them."""
         return values
 
     def sums(self, count: int | tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -519,9 +459,9 @@ class Features:
         self, query: tf.Tensor, p: tf.Tensor, d_p: tf.Tensor, sums: tuple[tf.Tensor, tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
         """The gradients of the query and of the scores, and the sums with those of this step."""
-        sums = filled(sums[0], size(query, 0)), sums[1]
+        sums = pad_rows(sums[0], size(query, 0)), sums[1]
         against = first(self.against, query)
-        return chosen_by(self.form, feature_gradients, query, p, d_p, against, self.w_v, sums)
+        return call_variant(self.variant, feature_gradients, query, p, d_p, against, self.w_v, sums)
 
     def gradients(
         self, queries: tf.Tensor, d_scores: tf.Tensor, sums: tuple[tf.Tensor, tf.Tensor]
@@ -532,10 +472,10 @@ class Features:
 
 @tf.function(jit_compile=True, autograph=False)
 def feature_weights(
-    query: tf.Tensor, against: tf.Tensor, w_v: tf.Tensor, mask: tf.Tensor | None, *, form: str
+    query: tf.Tensor, against: tf.Tensor, w_v: tf.Tensor, mask: tf.Tensor | None, *, variant: str
 ) -> tf.Tensor:
     """The weights of one step, (batch, keys)."""
-    tanh = hidden(factor(query, form)[:, None], against, form)
+    tanh = tanh_of_sum(factor(query, variant)[:, None], against, variant)
     return weights_of(tf.linalg.matvec(tanh, w_v), mask)
 
 
@@ -548,10 +488,10 @@ def feature_gradients(
     w_v: tf.Tensor,
     sums: tuple[tf.Tensor, tf.Tensor],
     *,
-    form: str,
+    variant: str,
 ) -> tuple[tf.Tensor, tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
     """The gradients of a step's query and scores, and those of keys and of w_v with this step's added."""
-    tanh = hidden(factor(query, form)[:, None], against, form)
+    tanh = tanh_of_sum(factor(query, variant)[:, None], against, variant)
     slope, de, (d_keys, d_w_v) = w_v * (1.0 - tanh * tanh), scores_gradient(p, d_p), sums
     d_query = tf.squeeze(tf.matmul(de[:, None], slope), axis=1)
     of_w_v = tf.linalg.matvec(tf.reshape(tanh, (-1, w_v.shape[0])), tf.reshape(de, (-1,)), transpose_a=True)
@@ -559,7 +499,7 @@ def feature_gradients(
 
 
 class Products:
-    """The inner products of one query with each key of its sequence, and what is made of them."""
+    """Scores of one query with each key of its sequence by inner products."""
 
     def __init__(self, keys: tf.Tensor, values: tf.Tensor, scale: float) -> None:
         self.keys, self.scale = keys, scale
@@ -576,13 +516,13 @@ class Products:
     def visible(self, query: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
         """The values without those that a score of -inf hides: a weight of 0 does not silence a NaN."""
 
-        def cleared() -> tf.Tensor:
+        def clear() -> tf.Tensor:
             return tf.where(tf.not_equal(self.scores(query), -math.inf)[..., None], values, 0.0)
 
-        return tf.cond(self.finite, lambda: values, cleared)
+        return tf.cond(self.finite, lambda: values, clear)
 
     def sums(self, count: int | tf.Tensor) -> tuple[()]:
-        """Nothing: the gradient of the keys is one product of all steps."""
+        """Return nothing: the gradient of the keys is one product of all steps."""
         return ()
 
     def retreat(
@@ -614,26 +554,19 @@ def first(array: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     return array if alike else array[: size(like, 0)]
 
 
-def filled(array: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
-    """The array with so many rows, the further ones zeros."""
-    if array.shape[0] is not None and array.shape[0] == count:
-        return array
-    return tf.pad(array, [[0, count - size(array, 0)], *[[0, 0]] * (len(array.shape) - 1)])
-
-
 def product(x: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """The gradient of what x was multiplied by, of all steps and sequences."""
+    """Return the gradient of a matrix by which x was multiplied, over all steps and sequences."""
     return tf.matmul(x, gradient, transpose_a=True)
 
 
-def written_at(t: tf.Tensor, arrays: Any, values: Any) -> Any:
-    """The arrays of all steps with the values of one."""
+def write_at(t: tf.Tensor, arrays: Any, values: Any) -> Any:
+    """Write the values of a step into the arrays of all steps."""
     return tf.nest.map_structure(lambda array, value: array.write(t, value), arrays, values)
 
 
-def steps_refused(operator: str, *_: tf.Tensor) -> None:
+def refuse(operator: str, *_: tf.Tensor) -> None:
     """Refuse second derivatives."""
     raise AttentionError(
         f"{operator}: no second derivative is known where its steps are one function. Step by step it has all: "
-        'call backends.tf.blocked.set_path("plain") before it is called.'
+        'call backends.tf.kernels.set_path("plain") before it is called.'
     )

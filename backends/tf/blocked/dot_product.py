@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import tensorflow as tf
 
-from backends.tf.blocked.blocks import LIMIT, Score, attended
-from backends.tf.masking import precise
+from backends.tf import kernels
+from backends.tf.attention import Answer, Form
+from backends.tf.blocked.blocks import LIMIT, Score, blocked_context
+from backends.tf.masking import expand_to_rank, precise
+from backends.tf.memory import Memory
 from backends.tf.scoring import _scaled_dot_score
 
 __all__ = ["blocked_dot_attention"]
@@ -62,4 +67,21 @@ def blocked_dot_attention(
         return tf.matmul(slopes, keys) * scale, tf.matmul(slopes, rows * scale, transpose_a=True)
 
     score = Score(lambda queries, keys: _scaled_dot_score(queries, keys, scale, softcap), rows_scored, gradients)
-    return attended(score, finite, values, mask, queries, keys, bias=bias)
+    return blocked_context(score, finite, values, mask, queries, keys, bias=bias)
+
+
+def serves(form: Form, queries: tf.Tensor, memory: Memory, need_weights: bool, bias: tf.Tensor | None) -> bool:
+    """Whether to compute the context of inner products in blocks: from DOT_MIN_ELEMENTS elements of one head on."""
+    if form.w_v is not None or need_weights or queries.shape[-1] is None:
+        return False
+    sequences = math.prod(n or 1 for n in queries.shape[:-2])
+    if not kernels.use_blocks(queries, memory.keys, sequences * kernels.threshold(DOT_MIN_ELEMENTS)):
+        return False
+    return not kernels.has_tangents(memory.values, *(() if bias is None else (bias,)))
+
+
+@kernels.register("attention", serves)
+def attend(form: Form, queries: tf.Tensor, memory: Memory, need_weights: bool, bias: tf.Tensor | None) -> Answer:
+    """Attend to a memory by the score of that form, for the context alone."""
+    added = None if bias is None else expand_to_rank(bias, queries.shape.rank)
+    return blocked_dot_attention(queries, *memory, form.scale, form.softcap, added), None

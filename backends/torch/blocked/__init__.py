@@ -1,7 +1,10 @@
-"""Kernels in PyTorch, which compute a formula in blocks, without its largest array."""
+"""Kernels in PyTorch, which compute a formula in blocks, without its largest array.
 
+Importing the package registers them; `backends.torch.kernels` decides where they compute.
+"""
+
+from backends.torch.blocked import decoder_steps
 from backends.torch.blocked.additive import blocked_additive_attention, blocked_additive_score
-from backends.torch.blocked.choice import set_path, use_blocks
 from backends.torch.blocked.dot_product import blocked_dot_attention
 
-__all__ = ["use_blocks", "set_path", "blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention"]
+__all__ = ["blocked_additive_score", "blocked_additive_attention", "blocked_dot_attention", "decoder_steps"]

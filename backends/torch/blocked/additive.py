@@ -29,7 +29,8 @@ from typing import Any
 
 import torch
 
-from backends.torch.blocked import choice
+from backends.torch import kernels
+from backends.torch.attention import Answer, Form
 from backends.torch.blocked.blocks import (
     BOUND,
     along,
@@ -37,13 +38,14 @@ from backends.torch.blocked.blocks import (
     blocks_of_rows,
     blocks_of_scores,
     flat,
-    mapped,
+    map_axis,
     open_sequences,
     plain_gradients,
-    seen,
+    visible,
     without_autocast,
 )
 from backends.torch.masking import precise
+from backends.torch.memory import Memory, in_heads
 from backends.torch.pooling import _attention_pooling
 
 __all__ = ["blocked_additive_score", "blocked_additive_attention"]
@@ -52,7 +54,7 @@ ADDITIVE_MIN_ELEMENTS = 2**19
 """The number of elements, batch · heads · queries · keys · hidden_size, from which on blocks are faster on a CPU."""
 
 ADDITIVE_MIN_ELSEWHERE = 2**30
-"""The same on other devices: an array of so many elements takes 4 GiB in float32."""
+"""The same on other devices, where such an array takes 4 GiB in float32."""
 
 QUERIES, SCORES = 8, 2**15
 """The number of queries, and of scores, from which on features are faster than rows."""
@@ -73,10 +75,16 @@ BY_ROWS_ELSEWHERE = 2**26
 """The elements of a block on other devices."""
 
 ROWS, KEYS = 512, 512
-"""The least queries, and the most keys, of a block: what is of one key alone is computed for so many queries at once,
-and stays in a cache meanwhile."""
+"""The least queries and the most keys of a block: factors of a single key are computed once for that many queries, and
+stay in a cache meanwhile."""
 
 
+def serves_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> bool:
+    """Whether to compute scores in blocks: from ADDITIVE_MIN_ELEMENTS elements on, or ADDITIVE_MIN_ELSEWHERE."""
+    return kernels.use_blocks(queries, keys, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE)
+
+
+@kernels.register("additive_score", serves_score)
 @without_autocast
 def blocked_additive_score(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
     """Score each projected query against each projected key by a weighted tanh of their sum, block by block.
@@ -97,7 +105,7 @@ class Score(torch.autograd.Function):
     @staticmethod
     def forward(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
         """The scores."""
-        return (score_node if torch.compiler.is_compiling() else scored)(queries, keys, w_v)
+        return (score_node if torch.compiler.is_compiling() else compute_scores)(queries, keys, w_v)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
@@ -118,14 +126,14 @@ class Score(torch.autograd.Function):
 
 
 class Gradients(torch.autograd.Function):
-    """The gradients, of which there are no further ones."""
+    """Backward of additive scores in blocks; first derivatives only."""
 
     @staticmethod
     def forward(
         gradient: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The gradients of the arguments."""
-        run = gradients_node if torch.compiler.is_compiling() else differentiated
+        run = gradients_node if torch.compiler.is_compiling() else compute_gradients
         return run(gradient, queries, keys, w_v)
 
     @staticmethod
@@ -137,16 +145,16 @@ class Gradients(torch.autograd.Function):
         """Refuse."""
         raise RuntimeError(
             "additive_score: no second derivative is known where it is computed in blocks. The plain formula has all: "
-            'call backends.torch.blocked.set_path("plain") before the score is computed.'
+            'call backends.torch.kernels.set_path("plain") before the score is computed.'
         )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: torch.Tensor) -> tuple[Any, Any]:
         """One call for each position of the axis that torch.func.vmap adds."""
-        return mapped(Gradients, info, in_dims, arguments)
+        return map_axis(Gradients, info, in_dims, arguments)
 
 
-def scored(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
+def compute_scores(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torch.Tensor:
     q, k, w = flat(queries), flat(keys), precise(w_v)
     scores = q.new_zeros(q.shape[0], q.shape[1], k.shape[1])
     if q.numel() and k.numel():
@@ -156,7 +164,7 @@ def scored(queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor) -> torc
     return scores.reshape(*queries.shape[:-1], keys.shape[-2]).to(queries.dtype)
 
 
-def differentiated(
+def compute_gradients(
     gradient: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, w_v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     g, q, k, w = flat(gradient), flat(queries), flat(keys), precise(w_v)
@@ -284,7 +292,7 @@ def takes_exponentials(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> boo
     _, queries, _ = q.shape
     enough = (
         queries > 1
-        if choice.forced == "blocked"
+        if kernels.forced == "blocked"
         else queries >= QUERIES and q.shape[0] * queries * k.shape[1] >= SCORES
     )
     if q.device.type != "cpu" or not enough:
@@ -317,6 +325,22 @@ def blocked_additive_attention(
     return context
 
 
+def serves_attention(
+    form: Form, queries: torch.Tensor, memory: Memory, need_weights: bool, bias: torch.Tensor | None
+) -> bool:
+    """Whether to compute the context of an additive score in blocks, under the condition of its scores."""
+    # Of queries and keys it is the keys that are projected by now.
+    is_context_alone = form.w_v is not None and not need_weights and bias is None
+    return is_context_alone and kernels.use_blocks(memory.keys, queries, ADDITIVE_MIN_ELEMENTS, ADDITIVE_MIN_ELSEWHERE)
+
+
+@kernels.register("attention", serves_attention)
+def attend(form: Form, queries: torch.Tensor, memory: Memory, need_weights: bool, bias: torch.Tensor | None) -> Answer:
+    """Attend to a memory by the score of that form, for the context alone."""
+    assert form.w_v is not None
+    return blocked_additive_attention(form.project(queries), *in_heads(memory, queries), form.w_v), None
+
+
 class Averaged(torch.autograd.Function):
     """Attention by additive scores: the context alone."""
 
@@ -325,14 +349,14 @@ class Averaged(torch.autograd.Function):
         queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, w_v: torch.Tensor
     ) -> torch.Tensor:
         """The context."""
-        if unbounded(w_v):
-            return averaged(queries, keys, values, mask, w_v)
+        if is_unbounded(w_v):
+            return plain_context(queries, keys, values, mask, w_v)
         q, k, v, w = flat(queries), flat(keys), flat(values), precise(w_v)
         context = values.new_zeros(*q.shape[:2], v.shape[-1])
         for n, length, hidden in open_sequences(queries, keys, mask):
-            example_keys, example_values = (seen(array[n, :length], hidden) for array in (k, v))
+            example_keys, example_values = (visible(array[n, :length], hidden) for array in (k, v))
             for rows in blocks_of_rows(q.shape[1], length * len(example_keys), least=ROWS):
-                context[n, rows] = weighed(q[n, rows], example_keys, w, hidden, rows) @ example_values
+                context[n, rows] = weights_of(q[n, rows], example_keys, w, hidden, rows) @ example_values
         return context.reshape(*queries.shape[:-1], values.shape[-1])
 
     @staticmethod
@@ -354,7 +378,7 @@ class Averaged(torch.autograd.Function):
 
 
 class AveragedGradients(torch.autograd.Function):
-    """The gradients of attention by additive scores, of which there are no further ones."""
+    """Backward of attention by additive scores in blocks; first derivatives only."""
 
     @staticmethod
     def forward(
@@ -367,21 +391,21 @@ class AveragedGradients(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         """The gradients of queries, keys, values and w_v."""
         given = queries, keys, values, w_v
-        if unbounded(w_v):
-            return plain_gradients(lambda q, k, v, w: (averaged(q, k, v, mask, w),), given, (gradient,))
+        if is_unbounded(w_v):
+            return plain_gradients(lambda q, k, v, w: (plain_context(q, k, v, mask, w),), given, (gradient,))
         g, q, k, v, w = flat(gradient), flat(queries), flat(keys), flat(values), precise(w_v)
         dq, dk, dv, dw = (torch.zeros_like(array) for array in (q, k, v, w))
         for n, length, hidden in open_sequences(queries, keys, mask):
-            example_keys, example_values = (seen(array[n, :length], hidden) for array in (k, v))
+            example_keys, example_values = (visible(array[n, :length], hidden) for array in (k, v))
             of_keys, of_values = dk[n, :length], dv[n, :length]
             for rows in blocks_of_rows(q.shape[1], length * len(example_keys), least=ROWS):
-                p = weighed(q[n, rows], example_keys, w, hidden, rows)
+                p = weights_of(q[n, rows], example_keys, w, hidden, rows)
                 of_values.baddbmm_(p.mT, g[n, rows])
                 ds = torch.bmm(g[n, rows], example_values.mT).mul_(p)
                 ds.addcmul_(p, ds.sum(dim=-1, keepdim=True), value=-1)
                 if hidden is not None:
                     ds.masked_fill_(hidden[:, rows], 0.0)  # where g is NaN, too
-                dq[n, rows], d_keys, d_w = differentiated(ds, q[n, rows], example_keys, w)
+                dq[n, rows], d_keys, d_w = compute_gradients(ds, q[n, rows], example_keys, w)
                 of_keys += d_keys
                 dw += d_w
             if hidden is not None:
@@ -398,16 +422,16 @@ class AveragedGradients(torch.autograd.Function):
         """Refuse."""
         raise RuntimeError(
             "attention by additive scores: no second derivative is known where it is computed in blocks. The plain "
-            'formula has all: call backends.torch.blocked.set_path("plain") before the attention is computed.'
+            'formula has all: call backends.torch.kernels.set_path("plain") before the attention is computed.'
         )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
         """One call for each position of the axis that torch.func.vmap adds."""
-        return mapped(AveragedGradients, info, in_dims, arguments)
+        return map_axis(AveragedGradients, info, in_dims, arguments)
 
 
-def averaged(
+def plain_context(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, w_v: torch.Tensor
 ) -> torch.Tensor:
     """The context by the plain formula."""
@@ -415,16 +439,16 @@ def averaged(
     return _attention_pooling(scores, values, mask, None)[0]
 
 
-def unbounded(w_v: torch.Tensor) -> bool:
+def is_unbounded(w_v: torch.Tensor) -> bool:
     """Whether a score may be infinite, and hide its value if it is -inf. With a NaN in w_v all scores are NaN."""
     return float(precise(w_v).abs().sum()) > torch.finfo(w_v.dtype).max / 2
 
 
-def weighed(
+def weights_of(
     q: torch.Tensor, k: torch.Tensor, w: torch.Tensor, hidden: torch.Tensor | None, rows: slice
 ) -> torch.Tensor:
     """The weights of a block of rows."""
-    scores = scored(q, k, w)
+    scores = compute_scores(q, k, w)
     if hidden is None:
         return torch.softmax(scores, dim=-1, out=scores)
     torch.softmax(scores.masked_fill_(hidden[:, rows], -torch.inf), dim=-1, out=scores)
@@ -436,9 +460,9 @@ def rows_of(q: torch.Tensor) -> int:
     return BY_ROWS if q.device.type == "cpu" else BY_ROWS_ELSEWHERE
 
 
-score_node = torch.library.custom_op("attention_parity::blocked_additive_score", scored, mutates_args=())
+score_node = torch.library.custom_op("attention_parity::blocked_additive_score", compute_scores, mutates_args=())
 gradients_node = torch.library.custom_op(
-    "attention_parity::blocked_additive_score_backward", differentiated, mutates_args=()
+    "attention_parity::blocked_additive_score_backward", compute_gradients, mutates_args=()
 )
 
 

@@ -45,7 +45,7 @@ def autocast_off(tensor: torch.Tensor) -> AbstractContextManager[Any]:
 
 
 def _cast(argument: Any, dtype: torch.dtype) -> Any:
-    """Cast a tensor as autocast does: float64 stays, and so does what is not floating."""
+    """Cast a floating tensor as autocast does, which leaves float64 as it is."""
     castable = isinstance(argument, torch.Tensor) and argument.is_floating_point() and argument.dtype != torch.float64
     return argument.to(dtype) if castable else argument
 
@@ -83,7 +83,7 @@ def along(info: Any, in_dims: tuple[int | None, ...], arguments: tuple[torch.Ten
         yield tuple(x if dim is None else x.select(dim, i) for x, dim in zip(arguments, in_dims, strict=True))
 
 
-def mapped(
+def map_axis(
     function: type[torch.autograd.Function],
     info: Any,
     in_dims: tuple[int | None, ...],
@@ -98,7 +98,7 @@ def mapped(
 def open_sequences(
     queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None
 ) -> Iterator[tuple[slice, int, torch.Tensor | None]]:
-    """Sequences, or heads, that make a block: the number of keys up to the last open one, what is hidden of these."""
+    """Yield blocks of sequences, or heads, with the number of keys up to the last open one and which are hidden."""
     (*lead, count, _), n = queries.shape, keys.shape[-2]
     every, together = math.prod(lead), max(1, BY_SCORES // max(1, count * n))
     for first in range(0, every, together):
@@ -113,13 +113,13 @@ def open_sequences(
 
 
 def blocks_of_rows(queries: int, keys: int, *, least: int = 1) -> Iterator[slice]:
-    """Rows of queries, `least` of them or so many that a block has BY_SCORES scores; none without keys."""
+    """Yield rows of queries: at least `least`, and as many as BY_SCORES scores allow; none without keys."""
     rows = max(least, BY_SCORES // max(keys, 1))
     for first in range(0, queries if keys else 0, rows):
         yield slice(first, first + rows)
 
 
-def seen(tensor: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
+def visible(tensor: torch.Tensor, hidden: torch.Tensor | None) -> torch.Tensor:
     """In float32 at least, and 0 where no query may attend to it: a factor of 0 does not silence a NaN."""
     tensor = precise(tensor)
     return tensor if hidden is None else tensor.masked_fill(hidden.all(dim=-2)[..., None], 0.0)

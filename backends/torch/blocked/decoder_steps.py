@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from torch import nn
 
+from backends.torch import kernels
+from backends.torch.attention import Form
 from backends.torch.blocked.additive import SATURATED
-from backends.torch.blocked.blocks import BOUND, autocast_off, mapped
-from backends.torch.blocked.choice import use_blocks
+from backends.torch.blocked.blocks import BOUND, autocast_off, map_axis
+from backends.torch.decoders import BahdanauDecoder, Lens, LuongDecoder, Masks
+from backends.torch.graphs import has_hooks
+from backends.torch.memory import Memory
+from backends.torch.module import draw_mask
 
 STEPS_MIN_ELEMENTS = 2**12
 """The number of elements, batch · steps · keys · features, from which on a decoder's steps are faster as one."""
@@ -45,15 +51,56 @@ def takes_steps(
         return False
     if any(array is not None and array.requires_grad for array in (dropout_mask, attention_dropout_mask)):
         return False
-    return use_blocks(keys[:, :1].expand(-1, tokens.shape[1], -1), keys, STEPS_MIN_ELEMENTS)
+    return kernels.use_blocks(keys[:, :1].expand(-1, tokens.shape[1], -1), keys, STEPS_MIN_ELEMENTS)
 
 
-class Scoring(NamedTuple):
-    """How a query is scored: by w_v · tanh(W_q q + k) of the prepared key k, or without w_v by scale · q·k."""
+def steps_form(decoder: BahdanauDecoder | LuongDecoder) -> Form | None:
+    """Return the form of the decoder's score, with the matrix W_q itself; None if its steps cannot be one function.
 
-    W_q: torch.Tensor | None
-    w_v: torch.Tensor | None
-    scale: float
+    The function reads the parameters by itself, so nobody may have hooked or replaced a module that it passes by.
+    """
+    form, W_c = decoder.attention._form(decoder.sizes["hidden_size"]), getattr(decoder, "W_c", None)
+    if form is None or form.softcap is not None or not isinstance(W_c, nn.Linear | None):
+        return None
+    if any(map(has_hooks, [*decoder.attention.modules(), *decoder.rnn.modules(), *([W_c] if W_c else [])])):
+        return None
+    if isinstance(form.W_q, nn.Linear):
+        return form._replace(W_q=form.W_q.weight)
+    return None if isinstance(form.W_q, nn.Module) else form
+
+
+def serves(
+    decoder: BahdanauDecoder | LuongDecoder, tokens: torch.Tensor, state: torch.Tensor, memory: Memory, masks: Masks
+) -> bool:
+    """Whether the steps of a decoder become one function: for scores of a form, under the condition `takes_steps`."""
+    return steps_form(decoder) is not None and takes_steps(tokens, state, *memory, *masks)
+
+
+@kernels.register("decoder_steps", serves)
+def run_steps(
+    decoder: BahdanauDecoder | LuongDecoder,
+    tokens: torch.Tensor,
+    state: torch.Tensor,
+    memory: Memory,
+    masks: Masks,
+    lens: Lens,
+    *attentional: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:
+    """Run the steps of a decoder: what `blocked_steps` returns, the embedding of each word, and their places."""
+    form, attention, rnn = steps_form(decoder), decoder.attention, decoder.rnn
+    assert form is not None
+    (dropout_mask, attention_dropout_mask), (batch, steps) = masks, tokens.shape
+    if dropout_mask is None:
+        dropout_mask = draw_mask(rnn.dropout, state, shape=rnn._between(batch, steps))
+    if attention_dropout_mask is None:
+        scores = memory.keys[:, None, :, 0].expand(-1, steps, -1)
+        attention_dropout_mask = draw_mask(attention.dropout, scores)
+    words, places = tokens.T.unique(return_inverse=True)
+    embedded, layers = decoder.embedding(words.long()), rnn._of_steps()
+    factors, luong = (dropout_mask, attention_dropout_mask), [decoder.W_c.weight, *attentional] if attentional else []
+    read = embedded[:, :0] if decoder.sizes.get("reads") == "context" else embedded
+    results = blocked_steps(read, places, state, memory, form, layers, *factors, lens, *luong)
+    return *results, embedded, places
 
 
 def blocked_steps(
@@ -61,7 +108,7 @@ def blocked_steps(
     places: torch.Tensor,
     state: torch.Tensor,
     memory: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
-    scoring: Scoring,
+    form: Form,
     layers: list[list[torch.Tensor]],
     dropout_mask: torch.Tensor | None,
     attention_dropout_mask: torch.Tensor | None,
@@ -89,12 +136,12 @@ def blocked_steps(
     if lens is not None:  # the longest first: those that take a step are then the first rows
         lens, order = lens.sort(descending=True, stable=True)
         running = (torch.arange(len(places))[:, None] < lens).sum(dim=1)
-        rows = partial(reordered, order)
+        rows = partial(reorder, order)
         keys, values, hidden, attentional = (rows(0, array) for array in (keys, values, hidden, attentional))
         places, state, factors, between = rows(1, places), rows(1, state), rows(1, factors), rows(2, between)
     given, size = [], layers[0][1].shape[1]
     for layer, parameters in enumerate(layers):
-        W, U, b, b_h = UNITS[state.shape[-1] // size].arranged(*parameters)
+        W, U, b, b_h = UNITS[state.shape[-1] // size].arrange(*parameters)
         if layer == 0:
             tokens, fed = embedded.shape[-1], W.shape[1] - embedded.shape[-1]
             if W_c is None:
@@ -103,8 +150,8 @@ def blocked_steps(
                 of_tokens, W = W.split([tokens, fed], dim=1)
             b = torch.nn.functional.linear(embedded, of_tokens, b)[places]
         given += [W, U, b, b_h]
-    read = keys, values, hidden, scoring.W_q, scoring.w_v, W_c, between, factors
-    options = torch.is_grad_enabled(), scoring.scale, running
+    read = keys, values, hidden, form.W_q, form.w_v, W_c, between, factors
+    options = torch.is_grad_enabled(), form.scale, running
     features, last, weights, contexts, *_ = Steps.apply(*options, state, attentional, *read, *given)
     if order is None:
         return features, last, weights, contexts
@@ -126,7 +173,7 @@ class GatedUnits:
     """
 
     @staticmethod
-    def arranged(W: torch.Tensor, U: torch.Tensor, b: torch.Tensor, b_h: torch.Tensor) -> list[torch.Tensor]:
+    def arrange(W: torch.Tensor, U: torch.Tensor, b: torch.Tensor, b_h: torch.Tensor) -> list[torch.Tensor]:
         """The parameters in the order of the gates."""
         return [third_first(W, 3), U, third_first(b, 3), b_h]
 
@@ -183,7 +230,7 @@ class LongUnits:
     """
 
     @staticmethod
-    def arranged(W: torch.Tensor, U: torch.Tensor, b: torch.Tensor, b_h: torch.Tensor) -> list[torch.Tensor]:
+    def arrange(W: torch.Tensor, U: torch.Tensor, b: torch.Tensor, b_h: torch.Tensor) -> list[torch.Tensor]:
         """The parameters in the order of the gates."""
         return [third_first(array, 4) for array in (W, U, b, b_h)]
 
@@ -279,7 +326,7 @@ class Steps(torch.autograd.Function):
 
         Step t is taken by the first running[t] sequences, of which there are no more than in the step before.
         """
-        parameters, (count, batch, width), size = grouped(layers), state.shape, layers[1].shape[1]
+        parameters, (count, batch, width), size = group_layers(layers), state.shape, layers[1].shape[1]
         units, steps = UNITS[width // size], len(layers[2])
         kept = steps if keep else 1
         states, gates = state.new_empty(count, steps, batch, width), state.new_empty(count, kept, batch, 4 * size)
@@ -347,11 +394,11 @@ class Steps(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
         """One call for each position of the axis that torch.func.vmap adds."""
-        return mapped(Steps, info, in_dims, arguments)
+        return map_axis(Steps, info, in_dims, arguments)
 
 
 class StepsGradients(torch.autograd.Function):
-    """The gradients of the steps, of which there are no further ones."""
+    """Backward of the steps; first derivatives only."""
 
     @staticmethod
     def forward(
@@ -457,17 +504,17 @@ class StepsGradients(torch.autograd.Function):
         """Refuse."""
         raise RuntimeError(
             f"{ctx.operator}: no second derivative is known where its steps are one function. Step by step it has all: "
-            'call backends.torch.blocked.set_path("plain") before it is called.'
+            'call backends.torch.kernels.set_path("plain") before it is called.'
         )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
         """One call for each position of the axis that torch.func.vmap adds."""
-        return mapped(StepsGradients, info, in_dims, arguments)
+        return map_axis(StepsGradients, info, in_dims, arguments)
 
 
 class Features:
-    """t = tanh(q + k) of one query for each key of its sequence, some sequences at a time, and what is made of it.
+    """Additive scores of one query and each key of its sequence, some sequences at a time, with t = tanh(q + k).
 
     By the formula of the module, s + p / (1/n + a (c/n)), where exponentials of the keys hold. m is that of the keys:
     the number between -k of all keys of the sequence that is nearest to 0, so that s is no larger than the largest t.
@@ -535,7 +582,7 @@ class Features:
 
 
 class Products:
-    """The inner products of one query with each key of its sequence, and what is made of them."""
+    """Inner products of one query with each key of its sequence, and their gradients."""
 
     def __init__(self, keys: torch.Tensor, scale: float) -> None:
         self.keys, self.scale = keys, scale
@@ -556,7 +603,7 @@ class Products:
         return d_scores.permute(1, 2, 0) @ queries.transpose(0, 1) * self.scale, None
 
 
-def reordered(order: torch.Tensor, axis: int, array: torch.Tensor | None) -> Any:
+def reorder(order: torch.Tensor, axis: int, array: torch.Tensor | None) -> Any:
     """The rows along an axis in this order."""
     return None if array is None else array.index_select(axis, order)
 
@@ -567,7 +614,7 @@ def before(arrays: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
 
 
 def products(taken: torch.Tensor | None) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """The gradient of what multiplied the inputs, of all steps and sequences, or of those that were taken."""
+    """The gradient of the matrix that multiplied the inputs, over all steps and sequences, or over those taken."""
 
     def product(gradients: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
         gradients, inputs = gradients.flatten(0, 1), inputs.flatten(0, 1)
@@ -576,6 +623,6 @@ def products(taken: torch.Tensor | None) -> Callable[[torch.Tensor, torch.Tensor
     return product
 
 
-def grouped(layers: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]:
+def group_layers(layers: tuple[torch.Tensor, ...]) -> list[tuple[torch.Tensor, ...]]:
     """W, U, b and the hidden bias of each layer."""
     return list(zip(layers[0::4], layers[1::4], layers[2::4], layers[3::4], strict=True))

@@ -10,16 +10,19 @@ from typing import Any, NamedTuple
 
 import torch
 
+from backends.torch import kernels
+from backends.torch.attention import Answer, Form
 from backends.torch.blocked.blocks import (
     BOUND,
     autocast_off,
     blocks_of_rows,
-    mapped,
+    map_axis,
     plain_gradients,
-    seen,
+    visible,
     without_autocast,
 )
-from backends.torch.masking import aligned, biased, precise
+from backends.torch.masking import add_bias, expand_to_rank, precise
+from backends.torch.memory import Memory
 from backends.torch.pooling import _attention_pooling, for_each_head
 from backends.torch.scoring import _scaled_dot_score
 
@@ -65,6 +68,21 @@ def blocked_dot_attention(
     return dot_attention(queries, keys, values, bias, mask, scale, softcap, False)[0]
 
 
+def serves(form: Form, queries: torch.Tensor, memory: Memory, need_weights: bool, bias: torch.Tensor | None) -> bool:
+    """Whether to compute a score of inner products in blocks: from DOT_MIN_ELEMENTS elements of one head on."""
+    one_head = queries[(slice(1),) * (queries.ndim - 2)]
+    return form.w_v is None and kernels.use_blocks(one_head, memory.keys, DOT_MIN_ELEMENTS)
+
+
+@kernels.register("attention", serves)
+def attend(form: Form, queries: torch.Tensor, memory: Memory, need_weights: bool, bias: torch.Tensor | None) -> Answer:
+    """Attend to a memory by the score of that form."""
+    added = None if bias is None else expand_to_rank(bias, queries.ndim)
+    return dot_attention(
+        queries, memory.keys, memory.values, added, memory.mask, form.scale, form.softcap, need_weights
+    )
+
+
 @without_autocast
 def dot_attention(
     queries: torch.Tensor,
@@ -79,14 +97,14 @@ def dot_attention(
     """The context as of blocked_dot_attention, and the weights, which the backward then does not compute again."""
     narrow = need_weights and queries.dtype not in BOUND
     if torch.compiler.is_compiling() or narrow or queries.device.type != "cpu":
-        context, weights = pooled(queries, keys, values, bias, mask, scale, softcap)
+        context, weights = plain_attention(queries, keys, values, bias, mask, scale, softcap)
         return context, weights if need_weights else None
     keep = torch.is_grad_enabled()
     context, weights, _ = Attended.apply(queries, keys, values, bias, mask, scale, softcap, need_weights, keep)
     return context, weights if need_weights else None
 
 
-def pooled(
+def plain_attention(
     queries: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -98,7 +116,7 @@ def pooled(
     """Context and weights by the plain formula."""
     keys, values = for_each_head(keys, queries), for_each_head(values, queries)
     scores = _scaled_dot_score(queries, keys, scale, softcap)
-    return _attention_pooling(scores if bias is None else biased(scores, bias), values, mask, None)
+    return _attention_pooling(scores if bias is None else add_bias(scores, bias), values, mask, None)
 
 
 class Attended(torch.autograd.Function):
@@ -120,13 +138,13 @@ class Attended(torch.autograd.Function):
         weights = queries.new_empty(*queries.shape[:-1], keys.shape[-2]) if need_weights else queries.new_empty(0)
         sums = precise(queries).new_full(queries.shape[:-1], torch.inf)
         if not finite(queries, keys, bias, scale):
-            context, pooled_weights = pooled(queries, keys, values, bias, mask, scale, softcap)
+            context, pooled_weights = plain_attention(queries, keys, values, bias, mask, scale, softcap)
             return context, pooled_weights if need_weights else weights, sums
         context = values.new_zeros(*queries.shape[:-1], values.shape[-1])
         added, mask = split(bias, mask)
         for at, n, hidden in open_parts(queries, keys, mask):
             shared = at_keys(at, queries, keys)
-            q, k, v = precise(queries[at]), precise(keys[shared][:n]), seen(values[shared][:n], hidden)
+            q, k, v = precise(queries[at]), precise(keys[shared][:n]), visible(values[shared][:n], hidden)
             if n and hidden is None and softcap is None and bias is None and not (keep or need_weights):
                 given = (array[None, None] for array in (q, k, v))
                 context[at] = torch.nn.functional.scaled_dot_product_attention(*given, scale=scale)[0, 0]
@@ -180,11 +198,11 @@ class Attended(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
         """One call for each position of the axis that torch.func.vmap adds."""
-        return mapped(Attended, info, in_dims, arguments)
+        return map_axis(Attended, info, in_dims, arguments)
 
 
 class AttendedGradients(torch.autograd.Function):
-    """The gradients of attention by inner products, of which there are no further ones."""
+    """Backward of attention by inner products in blocks; first derivatives only."""
 
     @staticmethod
     def forward(
@@ -208,13 +226,15 @@ class AttendedGradients(torch.autograd.Function):
             options: dict[str, Any] = {"mask": mask, "scale": scale, "softcap": softcap}
             cotangents = gradient, of_weights if need_weights else None
             if bias is not None:
-                return plain_gradients(partial(pooled, **options), (queries, keys, values, bias), cotangents)
-            return *plain_gradients(partial(pooled, bias=None, **options), (queries, keys, values), cotangents), None
+                return plain_gradients(partial(plain_attention, **options), (queries, keys, values, bias), cotangents)
+            return *plain_gradients(
+                partial(plain_attention, bias=None, **options), (queries, keys, values), cotangents
+            ), None
         d_queries, d_keys, d_values = (precise(torch.zeros_like(array)) for array in (queries, keys, values))
         added, mask = split(bias, mask)
         for at, n, hidden in open_parts(queries, keys, mask):
             shared = at_keys(at, queries, keys)
-            q, k, v = precise(queries[at]), precise(keys[shared][:n]), seen(values[shared][:n], hidden)
+            q, k, v = precise(queries[at]), precise(keys[shared][:n]), visible(values[shared][:n], hidden)
             g, dk, scaled = precise(gradient[at]), d_keys[shared][:n], q * factor_of(scale, softcap)
             dv = d_values[shared][:n] if hidden is None else torch.zeros_like(v)
             for rows in blocks_of_rows(len(q), n, least=ROWS):
@@ -261,13 +281,13 @@ class AttendedGradients(torch.autograd.Function):
         """Refuse."""
         raise RuntimeError(
             "attention by inner products: no second derivative is known where it is computed in blocks. The plain "
-            'formula has all: call backends.torch.blocked.set_path("plain") before the attention is computed.'
+            'formula has all: call backends.torch.kernels.set_path("plain") before the attention is computed.'
         )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
         """One call for each position of the axis that torch.func.vmap adds."""
-        return mapped(AttendedGradients, info, in_dims, arguments)
+        return map_axis(AttendedGradients, info, in_dims, arguments)
 
 
 class Added(NamedTuple):
@@ -294,13 +314,13 @@ class Added(NamedTuple):
 
 
 def split(bias: torch.Tensor | None, mask: torch.Tensor | None) -> tuple[Added | None, torch.Tensor | None]:
-    """What a bias adds, and the mask with what it hides by -inf."""
+    """Split a bias into its finite part and a mask, which also hides what the bias hides by -inf."""
     if bias is None:
         return None, mask
     hidden = bias == -torch.inf
     finite_bias = precise(bias.masked_fill(hidden, 0.0))
     if hidden.any():
-        mask = ~hidden if mask is None else aligned(mask, hidden.ndim) & ~hidden
+        mask = ~hidden if mask is None else expand_to_rank(mask, hidden.ndim) & ~hidden
     return Added(finite_bias, torch.zeros_like(finite_bias)), mask
 
 
@@ -353,7 +373,7 @@ def finite(queries: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor | None,
 def open_parts(
     queries: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None
 ) -> Iterator[tuple[tuple[int, ...], int, torch.Tensor | None]]:
-    """Of each sequence, or head: its place, the number of keys up to the last open one, and what is hidden of these."""
+    """Yield of each sequence, or head, its index, the number of keys up to the last open one, and which are hidden."""
     lead, n = queries.shape[:-2], keys.shape[-2]
     if mask is None or n == 0:
         yield from ((at, n, None) for at in itertools.product(*map(range, lead)))

@@ -24,16 +24,21 @@ def blocked(backend: SimpleNamespace, name: str) -> ModuleType:
     return importlib.import_module(f"backends.{backend.name}.blocked.{name}")
 
 
+def kernels_of(backend: SimpleNamespace) -> ModuleType:
+    """The module by which the backend chooses between formula and kernel."""
+    return importlib.import_module(f"backends.{backend.name}.kernels")
+
+
 @contextmanager
 def on_path(backend: SimpleNamespace, path: str | None) -> Iterator[None]:
     """Have the backend go the plain path or the blocked one, whatever the sizes; or by sizes: None."""
-    choice = blocked(backend, "choice")
-    before = choice.forced
-    choice.set_path(path)
+    kernels = kernels_of(backend)
+    before = kernels.forced
+    kernels.set_path(path)
     try:
         yield
     finally:
-        choice.set_path(before)
+        kernels.set_path(before)
 
 
 @contextmanager

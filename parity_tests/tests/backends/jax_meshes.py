@@ -18,7 +18,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from attention_core.draws import uniform
 from backends import jax as attention
-from backends.jax.blocked import additive, blocks, dot_product, set_path
+from backends.jax.blocked import additive, blocks, dot_product
+from backends.jax.kernels import set_path
 from benchmarks import jax as bench
 from benchmarks.items import ITEMS
 from benchmarks.measure import validate

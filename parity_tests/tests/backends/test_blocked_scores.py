@@ -10,7 +10,7 @@ import pytest
 from attention_core.draws import uniform
 from attention_core.errors import OptionError
 from parity_tests.tests.backends import magnitudes
-from parity_tests.tests.backends.blocks import Ways, assert_close, blocked, by_blocks, on_path, plainly
+from parity_tests.tests.backends.blocks import Ways, assert_close, by_blocks, kernels_of, on_path, plainly
 from parity_tests.tests.backends.magnitudes import HIDDEN
 
 SMALL: dict[str, Ways] = {
@@ -128,7 +128,7 @@ def test_blocks_accept_empty_axes(backend: SimpleNamespace, axis: str):
 
 def test_the_number_of_elements_chooses_the_path_unless_one_is_forced(backend: SimpleNamespace):
     queries, keys = (backend.runtime.from_numpy(np.zeros((3, count, 5), np.float32)) for count in (4, 7))
-    use_blocks, elements = blocked(backend, "choice").use_blocks, 3 * 4 * 7 * 5
+    use_blocks, elements = kernels_of(backend).use_blocks, 3 * 4 * 7 * 5
     for path, expected in ((None, [True, False]), ("blocked", [True, True]), ("plain", [False, False])):
         with on_path(backend, path):
             assert [use_blocks(queries, keys, elements + more) for more in (0, 1)] == expected
@@ -136,4 +136,4 @@ def test_the_number_of_elements_chooses_the_path_unless_one_is_forced(backend: S
 
 def test_an_unknown_path_is_refused(backend: SimpleNamespace):
     with pytest.raises(OptionError, match="path is 'fast', expected 'blocked' or 'plain', or None"):
-        blocked(backend, "choice").set_path("fast")
+        kernels_of(backend).set_path("fast")

@@ -11,7 +11,7 @@ import pytest
 from attention_core.draws import integers, uniform
 from attention_core.operators import find
 from attention_core.specification import Layer
-from parity_tests.tests.backends.blocks import blocked, in_small_blocks, on_path
+from parity_tests.tests.backends.blocks import in_small_blocks, kernels_of, on_path
 
 pytestmark = pytest.mark.implements("blocked/decoder_steps.py")
 
@@ -36,9 +36,9 @@ MASKS: dict[str, dict[str, np.ndarray]] = {
 def taken(backend: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each time that steps were one function."""
     calls: list[int] = []
-    name = f"backends.{backend.name}.decoders.blocked_steps"
-    steps = blocked(backend, "decoder_steps").blocked_steps
-    monkeypatch.setattr(name, lambda *given: calls.append(1) or steps(*given))
+    (kernel,) = kernels_of(backend).registry["decoder_steps"]
+    counted = kernel._replace(compute=lambda *given: calls.append(1) or kernel.compute(*given))
+    monkeypatch.setitem(kernels_of(backend).registry, "decoder_steps", [counted])
     return calls
 
 

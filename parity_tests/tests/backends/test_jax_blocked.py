@@ -15,8 +15,8 @@ from flax import nnx
 
 from attention_core.errors import PATHS
 from backends import jax as attention
-from backends.jax import attention as attention_file
-from backends.jax.blocked import additive, blocks, choice, dot_product
+from backends.jax import kernels
+from backends.jax.blocked import additive, blocks, dot_product
 
 
 def assert_close(actual: Any, desired: Any):
@@ -27,9 +27,9 @@ def assert_close(actual: Any, desired: Any):
 @pytest.fixture(params=PATHS)
 def path(request: pytest.FixtureRequest) -> Any:
     """Both paths in turn, and the choice by size again after them."""
-    choice.set_path(request.param)
+    kernels.set_path(request.param)
     yield request.param
-    choice.set_path(None)
+    kernels.set_path(None)
 
 
 def projected(scale: float = 1.0) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -51,11 +51,11 @@ def test_a_path_set_after_the_first_call_of_a_decoder_is_used():
     tokens, memory, state = jnp.ones((2, 3), int), jnp.ones((2, 7, 5), "float32"), jnp.zeros((1, 2, 6), "float32")
     programs = {}
     for path in ("plain", "blocked", "plain"):
-        choice.set_path(path)
+        kernels.set_path(path)
         program = jax.make_jaxpr(lambda tokens: decoder(tokens, memory, state)[0])(tokens)
         text = re.sub("0x[0-9a-f]+", "", str(program))
         assert programs.setdefault(path, text) == text
-    choice.set_path(None)
+    kernels.set_path(None)
     assert programs["plain"] != programs["blocked"]
 
 
@@ -66,10 +66,10 @@ def test_a_path_set_after_the_first_call_of_a_decoder_is_used():
 def test_blocks_have_the_scores_and_two_derivatives_of_the_plain_formula(scale: float, tolerance: float):
     found = []
     for path in PATHS:
-        choice.set_path(path)
+        kernels.set_path(path)
         arrays = projected(scale)
         found.append((attention.additive_score(*arrays), jax.grad(gradient_square, argnums=(0, 1, 2))(*arrays)))
-    choice.set_path(None)
+    kernels.set_path(None)
     for actual, desired in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(actual, desired, rtol=0.0, atol=tolerance * float(jnp.max(jnp.abs(desired))))
 
@@ -205,13 +205,18 @@ def test_a_context_alone_keeps_nothing_of_queries_by_keys():
 def test_other_devices_than_a_cpu_use_blocks_from_a_size_of_their_own_on(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     queries, keys = jnp.zeros((3, 4, 5)), jnp.zeros((3, 7, 5))
-    assert not choice.use_blocks(queries, keys, 1)
-    assert [choice.use_blocks(queries, keys, 1, 3 * 4 * 7 * 5 + more) for more in (0, 1)] == [True, False]
+    assert not kernels.use_blocks(queries, keys, 1)
+    assert [kernels.use_blocks(queries, keys, 1, 3 * 4 * 7 * 5 + more) for more in (0, 1)] == [True, False]
 
 
 def test_the_size_of_a_head_chooses_the_path_of_inner_products(monkeypatch: pytest.MonkeyPatch):
     heads, layer = jnp.ones((3, 2, 4, 5)), attention.DotProductAttention()
     for more, blocks_of_heads in ((0, True), (1, False)):
-        monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 4 * 5 + more)
-        taken = layer._in_blocks(heads, attention.Memory(heads, heads, None), False, None)
-        assert (taken is not None) is blocks_of_heads
+        monkeypatch.setattr(dot_product, "DOT_MIN_ELEMENTS", 4 * 4 * 5 + more)
+        memory = attention.Memory(heads, heads, None)
+        for need_weights in (False, True):
+            kernel = kernels.of("attention", layer._form(5), heads, memory, need_weights, None)
+            prepare = kernels.of("memory", layer, heads, heads, heads, None, None, need_weights)
+            taken = blocks_of_heads and not need_weights
+            assert kernel is (dot_product.attend if taken else None)
+            assert prepare is (dot_product.prepare if taken else None)

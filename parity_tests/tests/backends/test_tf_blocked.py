@@ -14,9 +14,8 @@ from attention_core.draws import integers, uniform
 from attention_core.errors import AttentionError
 from attention_core.operators.training import Batch
 from backends import tf as attention
-from backends.tf import attention as attention_file
-from backends.tf import decoders, scoring
-from backends.tf.blocked import additive, choice, decoder_steps
+from backends.tf import kernels
+from backends.tf.blocked import additive, blocks, decoder_steps, dot_product
 from parity_tests.tests.backends.blocks import in_graph
 
 
@@ -30,10 +29,10 @@ TOKENS, MEMORY, STATE = integers("target", (3, 4), 11), floats("values", 3, 7, 8
 
 @pytest.fixture(autouse=True)
 def _blocked() -> Iterator[None]:
-    before = choice.forced
-    choice.set_path("blocked")
+    before = kernels.forced
+    kernels.set_path("blocked")
     yield
-    choice.set_path(before)
+    kernels.set_path(before)
 
 
 def decoder(num_layers: int = 2, name: str = "BahdanauDecoder") -> layers.Layer:
@@ -79,16 +78,16 @@ def test_second_derivatives_through_blocks_are_refused(name: str):
         gradient = inner.gradient(output, tensors[0])
     with pytest.raises(AttentionError, match=words) as raised:
         outer.gradient(gradient, tensors)
-    assert 'backends.tf.blocked.set_path("plain")' in str(raised.value)
+    assert 'backends.tf.kernels.set_path("plain")' in str(raised.value)
 
 
 def test_sizes_that_are_unknown_count_as_small():
     taken: list[bool] = []
     tensors = [tf.constant(array) for array in (TOKENS, STATE, MEMORY, MEMORY)]
     in_graph(lambda *given: taken.append(decoder_steps.takes_steps(*given, None)), tensors)(*tensors)
-    choice.set_path(None)
+    kernels.set_path(None)
     pair = tf.constant(QUERIES), tf.constant(KEYS)
-    in_graph(lambda *given: taken.append(choice.use_blocks(*given, 1)), pair)(*pair)
+    in_graph(lambda *given: taken.append(kernels.use_blocks(*given, 1)), pair)(*pair)
     assert taken == [False, False]
 
 
@@ -100,14 +99,15 @@ def test_dropout_is_not_lost_with_the_weights():
 
 
 def test_the_size_of_a_head_chooses_the_path_of_a_context(monkeypatch: pytest.MonkeyPatch):
-    choice.set_path(None)
+    kernels.set_path(None)
     layer, queries, keys = attention.DotProductAttention(), tf.zeros((2, 3, 4, 5)), tf.zeros((2, 3, 7, 5))
     memory = layer.prepare(keys, keys)
-    monkeypatch.setattr(choice, "EAGER_MIN_ELEMENTS", 0)
-    monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5)
-    assert layer._in_blocks(queries, memory, False, None) is not None
-    monkeypatch.setattr(attention_file, "DOT_MIN_ELEMENTS", 4 * 7 * 5 + 1)
-    assert layer._in_blocks(queries, memory, False, None) is None
+    monkeypatch.setattr(kernels, "EAGER_MIN_ELEMENTS", 0)
+    arguments = layer._form(5), queries, memory, False, None
+    monkeypatch.setattr(dot_product, "DOT_MIN_ELEMENTS", 4 * 7 * 5)
+    assert kernels.of("attention", *arguments) is dot_product.attend
+    monkeypatch.setattr(dot_product, "DOT_MIN_ELEMENTS", 4 * 7 * 5 + 1)
+    assert kernels.of("attention", *arguments) is None
 
 
 @pytest.mark.parametrize(
@@ -118,33 +118,37 @@ def test_eager_mode_uses_blocks_above_a_larger_size_than_a_graph(
     name: str, sizes: tuple[int, ...], elements: int, monkeypatch: pytest.MonkeyPatch
 ):
     """There the first call waits longer for blocks than they gain, unless it is large."""
-    choice.set_path(None)
-    for least in ("DOT_MIN_ELEMENTS", "ADDITIVE_MIN_ELEMENTS", "SEQUENCE_MIN_ELEMENTS"):
-        monkeypatch.setattr(attention_file, least, 1)
+    kernels.set_path(None)
+    monkeypatch.setattr(dot_product, "DOT_MIN_ELEMENTS", 1)
+    for least in ("ADDITIVE_MIN_ELEMENTS", "SEQUENCE_MIN_ELEMENTS"):
+        monkeypatch.setattr(additive, least, 1)
     layer = getattr(attention, name)(*sizes)
     queries, keys = tf.zeros((2, 3, 4, 5)), tf.zeros((2, 3, 7, 5))
     taken: list[bool] = []
 
     def call() -> None:
-        taken.append(layer._in_blocks(queries, layer.prepare(keys, keys), False, None) is not None)
+        arguments = layer._form(5), queries, layer.prepare(keys, keys), False, None
+        taken.append(kernels.of("attention", *arguments) is not None)
 
     for eager in (elements, elements + 1):
-        monkeypatch.setattr(choice, "EAGER_MIN_ELEMENTS", eager)
+        monkeypatch.setattr(kernels, "EAGER_MIN_ELEMENTS", eager)
         call()
     tf.function(call, autograph=False)()
     assert taken == [True, False, True]
 
 
 def test_eager_mode_computes_scores_in_blocks_later_than_a_graph(monkeypatch: pytest.MonkeyPatch):
-    choice.set_path(None)
+    kernels.set_path(None)
     taken: list[int] = []
-    monkeypatch.setattr(scoring, "ADDITIVE_MIN_ELEMENTS", 1)
-    monkeypatch.setattr(scoring, "blocked_additive_score", lambda *given: taken.append(len(taken)) or given[0])
+    monkeypatch.setattr(additive, "ADDITIVE_MIN_ELEMENTS", 1)
+    (kernel,) = kernels.registry["additive_score"]
+    counted = kernel._replace(compute=lambda *given: taken.append(len(taken)) or given[0])
+    monkeypatch.setitem(kernels.registry, "additive_score", [counted])
     arrays = tf.constant(QUERIES), tf.constant(KEYS), tf.constant(W_V)
     attention.additive_score(*arrays)
     assert not taken
     tf.function(attention.additive_score, autograph=False)(*arrays)
-    monkeypatch.setattr(choice, "EAGER_MIN_ELEMENTS", 3 * 4 * 7 * 5)
+    monkeypatch.setattr(kernels, "EAGER_MIN_ELEMENTS", 3 * 4 * 7 * 5)
     attention.additive_score(*arrays)
     assert len(taken) == 2
 
@@ -178,8 +182,10 @@ def test_an_additive_context_alone_keeps_no_weights(name: str, options: dict[str
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for each time that steps were one function."""
-    calls, steps = [], decoders.blocked_steps
-    monkeypatch.setattr(decoders, "blocked_steps", lambda *given: calls.append(1) or steps(*given))
+    calls: list[int] = []
+    (kernel,) = kernels.registry["decoder_steps"]
+    counted = kernel._replace(compute=lambda *given: calls.append(1) or kernel.compute(*given))
+    monkeypatch.setitem(kernels.registry, "decoder_steps", [counted])
     return calls
 
 
@@ -188,7 +194,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_steps_in_a_graph_are_one_function_from_a_size_on(
     monkeypatch: pytest.MonkeyPatch, name: str, num_layers: int, called: list[int]
 ):
-    choice.set_path(None)
+    kernels.set_path(None)
     layer = decoder(num_layers, name)
     given = {"encoder_outputs": tf.constant(MEMORY), "state": tf.constant(STATE[:num_layers])}
 
@@ -219,13 +225,13 @@ def running(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """The rows of each step where sequences end, with parts of 3, 2 and 1 sequences."""
     found: list[list[int]] = []
 
-    class Watched(decoder_steps.Rows):
+    class Watched(blocks.Rows):
         def __init__(self, shape: tf.TensorShape, lens: tf.Tensor | None) -> None:
             super().__init__(shape, lens)
             if self.ragged:
                 found.append(self.running.numpy().tolist())
 
-    monkeypatch.setattr(decoder_steps, "WIDTHS", request.param)
+    monkeypatch.setattr(blocks, "WIDTHS", request.param)
     monkeypatch.setattr(decoder_steps, "Rows", Watched)
     return found
 
@@ -263,7 +269,7 @@ def test_what_nobody_reads_of_a_sequence_is_left_out(name: str, score: str, cell
     for actual, expected in zip(*found, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-14)
     assert not np.any(features[~read]) and not np.any(weights[~read])
-    assert running == [RUNNING[decoder_steps.WIDTHS]]
+    assert running == [RUNNING[blocks.WIDTHS]]
 
 
 @pytest.mark.parametrize("name", ["BahdanauDecoder", "LuongDecoder"])
@@ -292,8 +298,8 @@ def test_a_training_step_leaves_out_what_does_not_count_in_its_loss(running: lis
     batch = Batch(source, tf.constant([4, 3, 4]), tf.constant(TOKENS), tf.constant(TOKENS), lens)
     trainer = attention.Trainer(model, attention.sgd(0.1))
     loss = trainer.loss(batch, training=True)
-    assert running == [RUNNING[decoder_steps.WIDTHS]]
-    choice.set_path("plain")
+    assert running == [RUNNING[blocks.WIDTHS]]
+    kernels.set_path("plain")
     np.testing.assert_allclose(loss, trainer.loss(batch, training=True), rtol=1e-14)
 
 
@@ -309,8 +315,8 @@ def test_quantized_inner_layers_are_called(inner: str, expected: int, called: li
 
 
 def test_blocks_are_used_from_a_size_of_their_own_on_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch):
-    choice.set_path(None)
+    kernels.set_path(None)
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [kind] if kind == "GPU" else [])
     queries, keys = tf.zeros((3, 4, 5)), tf.zeros((3, 7, 5))
-    assert not choice.use_blocks(queries, keys, 1)
-    assert [choice.use_blocks(queries, keys, 1, 3 * 4 * 7 * 5 + more) for more in (0, 1)] == [True, False]
+    assert not kernels.use_blocks(queries, keys, 1)
+    assert [kernels.use_blocks(queries, keys, 1, 3 * 4 * 7 * 5 + more) for more in (0, 1)] == [True, False]

@@ -92,7 +92,7 @@ def test_encoders_are_those_of_pytorch(name: str, dtype: torch.dtype):
     kind = name.removesuffix("Encoder")
     own = getattr(torch.nn, kind)(4, 5, 2, batch_first=True, bidirectional=True)
     directions = zip(ours.rnn.layers, ours.rnn.backward_layers, strict=True)
-    weights = [array for both in directions for layer in both for array in ours.rnn._fused(layer)]
+    weights = [array for both in directions for layer in both for array in ours.rnn._kernel_weights(layer)]
     with torch.no_grad():
         for parameter, array in zip(own.parameters(), weights, strict=True):
             parameter.copy_(array)

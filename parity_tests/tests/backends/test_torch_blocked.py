@@ -12,8 +12,8 @@ import torch
 from attention_core.draws import uniform
 from attention_core.operators.training import Batch
 from backends import torch as attention
-from backends.torch import attention as attention_file
-from backends.torch.blocked import additive, blocks, choice, decoder_steps, dot_product
+from backends.torch import kernels
+from backends.torch.blocked import additive, blocks, decoder_steps, dot_product
 from parity_tests.tests.backends import magnitudes
 
 MASKS = {
@@ -34,10 +34,10 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(module, "ROWS", 2)
         monkeypatch.setattr(module, "KEYS", 3)
     monkeypatch.setattr(decoder_steps, "BY_STEPS", 2 * 7 * 8)
-    before = choice.forced
-    choice.set_path("blocked")
+    before = kernels.forced
+    kernels.set_path("blocked")
     yield
-    choice.set_path(before)
+    kernels.set_path(before)
 
 
 def drawn(*lead: int, hidden: int = 4) -> list[torch.Tensor]:
@@ -134,7 +134,7 @@ def test_blocks_are_an_operator_as_pytorch_checks_them():
 
 def attended(path: str, arguments: list[torch.Tensor], mask: torch.Tensor | None) -> list[torch.Tensor]:
     """Context and weights on a path, and their gradients."""
-    choice.set_path(path)
+    kernels.set_path(path)
     outputs = attention.DotProductAttention()(*arguments, mask=mask)
     loss = sum((own * torch.tensor(uniform("c", tuple(own.shape)))).sum() for own in outputs)
     return [*outputs, *torch.autograd.grad(loss, arguments)]
@@ -229,7 +229,7 @@ def test_an_additive_context_keeps_its_arguments_alone(mask: torch.Tensor | None
 def test_a_layer_uses_the_additive_context_where_it_can(monkeypatch: pytest.MonkeyPatch, layer: torch.nn.Module):
     calls: list[tuple[torch.Tensor, ...]] = []
     own = additive.blocked_additive_attention
-    monkeypatch.setattr(attention_file, "blocked_additive_attention", lambda *given: calls.append(given) or own(*given))
+    monkeypatch.setattr(additive, "blocked_additive_attention", lambda *given: calls.append(given) or own(*given))
     *arguments, _ = drawn(3)
     mask = torch.ones((3, 2, 5, 7) if "MultiHead" in layer.specification.name else (3, 5, 7), dtype=torch.float64)
     results = []
@@ -239,7 +239,7 @@ def test_a_layer_uses_the_additive_context_where_it_can(monkeypatch: pytest.Monk
         ("blocked", {}, False),
         ("blocked", {"need_weights": False, "dropout_mask": mask}, False),
     ):
-        choice.set_path(path)
+        kernels.set_path(path)
         calls.clear()
         context, weights = layer(*arguments, mask=MASKS["padding"], **options)
         assert bool(calls) == taken and (weights is None) == ("need_weights" in options)
@@ -319,7 +319,7 @@ def test_what_nobody_reads_of_a_sequence_is_left_out(name: str, score: str, cell
     state = torch.tensor(uniform("s", (2, 3, layer.sizes["state_size"])), requires_grad=True)
     cotangent, found = torch.tensor(uniform("d", (3, 4, 5))) * read[..., None], []
     for path, left_out in (("plain", None), ("blocked", lens)):
-        choice.set_path(path)
+        kernels.set_path(path)
         features, _, weights = layer._features(TOKENS, state, **given, lens=left_out)
         gradients = torch.autograd.grad(features, [state, *layer.parameters()], cotangent, allow_unused=True)
         found.append([features[read], weights[read], *gradients])
@@ -366,12 +366,12 @@ def test_steps_work_under_vmap_and_grad_of_torch_func(decoder: torch.nn.Module):
 
     memories = torch.stack([MEMORY, 2 * MEMORY])
     found = torch.func.vmap(torch.func.grad(loss))(memories)
-    choice.set_path("plain")  # whose cell torch.func does not map
+    kernels.set_path("plain")  # whose cell torch.func does not map
     torch.testing.assert_close(found, torch.stack([torch.func.grad(loss)(own) for own in memories]))
 
 
 def test_other_devices_than_a_cpu_use_blocks_from_a_size_of_their_own_on():
-    choice.set_path(None)
+    kernels.set_path(None)
     queries, keys = torch.zeros(3, 4, 5, device="meta"), torch.zeros(3, 7, 5, device="meta")
-    assert not choice.use_blocks(queries, keys, 1)
-    assert [choice.use_blocks(queries, keys, 1, 3 * 4 * 7 * 5 + more) for more in (0, 1)] == [True, False]
+    assert not kernels.use_blocks(queries, keys, 1)
+    assert [kernels.use_blocks(queries, keys, 1, 3 * 4 * 7 * 5 + more) for more in (0, 1)] == [True, False]

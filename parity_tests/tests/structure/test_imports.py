@@ -123,6 +123,19 @@ def test_a_backend_imports_its_framework_and_the_data_of_the_specification(frame
                 assert name in own, f"{path} imports {name}"
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_formula_imports_no_kernel(framework: str):
+    """It asks `kernels`, which imports none either; kernels import formulas, and register when they are imported."""
+    package = f"backends.{framework}"
+    kernels = [path for path in sources(package.replace(".", "/")) if path.parent.name == "blocked"]
+    formulas = [path for path in sources(package.replace(".", "/")) if path not in kernels and path.stem != "__init__"]
+    assert kernels and formulas
+    for path in formulas:
+        assert not [name for name in imports(path) if name.startswith(f"{package}.blocked")], path
+    assert not [name for name in imports(ROOT / "backends" / framework / "kernels.py") if name.startswith(package)]
+    assert f"{package}.blocked" in imports(ROOT / "backends" / framework / "__init__.py")
+
+
 def test_the_weights_import_numpy_and_the_data_of_the_specification():
     """What reads a kind of file is imported where one is read, and a framework's own table where it is asked for."""
     data = ("attention_core.errors", "attention_core.operators", "attention_core.specification")

@@ -87,9 +87,10 @@ ABSENT = {
     ("mxnet", "blocked/additive"): {"blocked_additive_attention"},
     **{("mxnet", f"blocked/{file}"): {"*"} for file in ("blocks", "dot_product", "decoder_steps")},
     ("jax", "blocked/decoder_steps"): {"*"},
+    **{(framework, "graphs"): {"*"} for framework in ("tf", "mxnet")},
 }
 """What a backend does without: MXNet is there to be left, and has the fast path of additive scores alone; XLA compiles
-the steps of JAX's decoders as one."""
+the steps of JAX's decoders as one; Keras and Gluon ask no layer for what PyTorch's and JAX's transformations do."""
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -109,7 +110,7 @@ def mirrored(framework: str, file: str) -> list[str]:
     return [name for name in public(FRAMEWORKS[0], file) if name not in FILE_OF and not absent & {name, "*"}]
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file.startswith("blocked/")])
+@pytest.mark.parametrize("file", ["kernels", *(file for file in FILES if file.startswith("blocked/"))])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_fast_paths_are_chosen_by_the_same_words(framework: str, file: str):
     found, first = (definitions(backend_file(name, file)) for name in (framework, FRAMEWORKS[0]))
@@ -205,8 +206,9 @@ def test_what_a_file_defines_beside_is_called_the_same_in_torch_and_jax(file: st
     assert shared[0] == shared[1]
 
 
-MIRRORED = [file for file in FILES if not file.startswith("blocked/") and file != "requirements"]
-"""The files whose definitions are compared: a fast path has no formula to mirror, and requirements are data."""
+MIRRORED = [file for file in FILES if not file.startswith("blocked/") and file not in ("graphs", "requirements")]
+"""The files whose definitions are compared: a fast path has no formula to mirror, what a transformation needs is the
+framework's, and requirements are data."""
 CALLS = ("forward", "__call__", "call")
 """What a call of a layer enters, in any framework."""
 

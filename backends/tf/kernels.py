@@ -1,9 +1,14 @@
-"""Whether to compute in blocks, in TensorFlow: by sizes, or by `set_path`."""
+"""The one way to fast paths in TensorFlow: which kernel computes a formula, by sizes or as `set_path` says.
+
+A formula asks for a kernel by name, and imports none. A kernel imports the formula that it replaces, and registers.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.eager import forwardprop_util
@@ -12,7 +17,38 @@ from attention_core.errors import check_path
 
 __all__ = ["use_blocks", "set_path"]
 
+Compute = TypeVar("Compute", bound=Callable[..., Any])
+
+
+class Kernel(NamedTuple):
+    """A function with the arguments of a formula, and the condition on them under which it computes."""
+
+    compute: Callable[..., Any]
+    serves: Callable[..., bool]
+
+
+registry: dict[str, list[Kernel]] = {}
+"""The kernels of each formula, by name, in the order in which they are asked."""
+
 forced: str | None = None
+
+
+def register(name: str, serves: Callable[..., bool]) -> Callable[[Compute], Compute]:
+    """Register the decorated function as a kernel of a formula."""
+
+    def add(compute: Compute) -> Compute:
+        registry.setdefault(name, []).append(Kernel(compute, serves))
+        return compute
+
+    return add
+
+
+def of(name: str, *arguments: Any) -> Callable[..., Any] | None:
+    """Return the first kernel of a formula that serves these arguments; None if the plain formula computes."""
+    for kernel in registry.get(name, ()):
+        if kernel.serves(*arguments):
+            return kernel.compute
+    return None
 
 
 def use_blocks(queries: tf.Tensor, keys: tf.Tensor, least: int, elsewhere: float = math.inf) -> bool:
@@ -20,15 +56,12 @@ def use_blocks(queries: tf.Tensor, keys: tf.Tensor, least: int, elsewhere: float
 
     elements = batch · heads · queries · keys · features
 
-    Where there is a GPU from `elsewhere` on: in PyTorch and JAX blocks take longer there, and save memory alone.
-
-    A size that is unknown while a graph is traced counts as small. In forward mode the plain formula is taken: kernels
-    have no tangents.
+    Where there is a GPU from `elsewhere` on: in PyTorch and JAX blocks take longer there, and save memory alone. A size
+    that is unknown while a graph is traced counts as small. In forward mode the plain formula is taken: kernels have no
+    tangents.
     """
-    shape = (*queries.shape, keys.shape[-2])
-    if forced is not None:
-        large = forced == "blocked"
-    else:
+    shape, large = (*queries.shape, keys.shape[-2]), forced == "blocked"
+    if forced is None:
         here = elsewhere if tf.config.list_logical_devices("GPU") else least
         large = None not in shape and math.prod(shape) >= here
     return large and not has_tangents(queries, keys)
