@@ -334,9 +334,9 @@ print(*(f"{array.dtype}{array.shape}".replace(" ", "") for array in found))
 ON_ANOTHER = """
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.call import bind
-from parity_tests.workers.target import opened
+from parity_tests.workers.target import open_target
 
-backend = opened("backends.jax", "cpu:1")
+backend = open_target("backends.jax", "cpu:1")
 assert list(backend.runtime.describe()["devices"]) == ["cpu", "cpu:1"]
 (case,) = all_cases().select("AdditiveAttention-open")
 inputs, parameters = case.at("float32")
