@@ -41,8 +41,7 @@ KEYWORDS = {
 }
 """The keywords that a framework's users expect, by name."""
 BESIDE_PARAM_DTYPE = {
-    "dtype": "floating type of the computation, to which floating inputs and parameters are cast; if None, that of the "
-    "parameters, and inputs of another one are refused"
+    "dtype": "floating type to which inputs and parameters are cast; by default no input of another one is accepted",
 }
 """The meaning of a keyword beside param_dtype, since Flax has both."""
 GIVEN = {"memory": "as `prepare` returns it", "state": "as `start` returns it"}
@@ -202,8 +201,8 @@ def _tensors(tensors: Iterable[Tensor], made: Mapping[str, str], options: Sequen
             lines[owner] = f"{owner}: {made[owner]}"
             continue
         kind = {"floating": "", "integer": "integers ", "boolean": "booleans "}[tensor.kind]
-        broadcast = ", each axis its size or 1" if tensor.broadcast else ""
-        broadcast += {"valid_lens": ", or a list", "offset": ", or a list, or one number for all"}.get(tensor.name, "")
+        broadcast = ", broadcast" if tensor.broadcast else ""
+        broadcast += {"valid_lens": ", or a list", "offset": ", a list, or one number"}.get(tensor.name, "")
         default = " (default None)" if tensor.optional and made is GIVEN else ""
         none = f"; None without {unless[tensor.name]}" if tensor.name in unless else ""
         lines[tensor.name] = f"{tensor.name}{default}: {kind}{_axes(tensor.axes)}{broadcast}; {tensor.meaning}{none}"

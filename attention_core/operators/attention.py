@@ -98,7 +98,7 @@ def _attention_methods(
     key_heads: str = "heads?",
 ) -> tuple[Operator, ...]:
     queries = Tensor("queries", ("batch", "heads?", "queries", query_axis), "query vectors")
-    keys = Tensor("keys", ("batch", key_heads, "keys", key_axis), "key vectors, one for each value")
+    keys = Tensor("keys", ("batch", key_heads, "keys", key_axis), "key vectors")
     values = replace(VALUES, axes=("batch", key_heads, "keys", "value_features"))
     in_groups = (heads_in_groups,) if key_heads == "key_heads?" else ()
     memory_keys = Tensor("memory.keys", ("batch", key_heads, "keys", memory_axis), "prepared keys")

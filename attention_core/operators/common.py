@@ -48,7 +48,7 @@ ZHANG = "Zhang and Sennrich 2019, section 3, arXiv:1910.07467"
 # ------------------------------------------------------------------------------------------------ tensors
 
 QUERIES = Tensor("queries", ("batch", "heads?", "queries", "features"), "query vectors")
-KEYS = Tensor("keys", ("batch", "heads?", "keys", "features"), "key vectors, one for each value")
+KEYS = Tensor("keys", ("batch", "heads?", "keys", "features"), "key vectors")
 VALUES = Tensor("values", ("batch", "heads?", "keys", "value_features"), "value vectors, one for each key")
 SCORES = Tensor("scores", ("batch", "heads?", "queries", "keys"), "logits (natural logarithm)")
 WEIGHTS = Tensor("weights", ("batch", "heads?", "queries", "keys"), "probabilities over the keys")
@@ -63,14 +63,14 @@ NEED_WEIGHTS = Option(
 VALID_LENS = Tensor(
     "valid_lens",
     ("batch", "queries?"),
-    "number of valid keys: key j is open where j < valid_len; out-of-range lengths are clipped",
+    "key j is open where j < valid_len",
     kind="integer",
     optional=True,
 )
 MASK = Tensor(
     "mask",
     ("batch", "heads?", "queries", "keys"),
-    "True where a query may attend to a key; combined with valid_lens by logical and",
+    "True where a query may attend",
     kind="boolean",
     optional=True,
     broadcast=True,
@@ -79,17 +79,17 @@ LENS_FOR_ALL = replace(VALID_LENS, axes=("batch",))
 MASK_FOR_ALL = replace(
     MASK,
     axes=("batch", "heads?", "one", "keys"),
-    meaning="True where a key is open, to all queries; combined with valid_lens by logical and",
+    meaning="True where a key is open, to all queries",
 )
 BIAS = Tensor(
     "bias",
     ("batch?", "heads?", "queries", "keys"),
-    "numbers added to the scores; -inf hides a key from a query",
+    "added to the scores; -inf hides a key",
     optional=True,
     broadcast=True,
 )
 ALL_HEADS = "A mask has as many axes as the scores; lengths apply to all heads."
-OFFSET = Tensor("offset", ("batch?",), "position of the first query among the keys; 0 if None", "integer", True)
+OFFSET = Tensor("offset", ("batch?",), "position of the first query; 0 if None", "integer", True)
 POSITION = Tensor(
     "position",
     ("batch?",),
@@ -100,7 +100,7 @@ POSITION = Tensor(
 DROPOUT_MASK = Tensor(
     "dropout_mask",
     ("batch", "heads?", "queries", "keys"),
-    "factor of each weight: 0 or 1/(1 - rate)",
+    "factor of each weight",
     optional=True,
 )
 
@@ -121,7 +121,7 @@ DROPOUT = Option("dropout", "float", "dropout rate of the weights in training", 
 TIME_MAJOR = Option(
     "time_major",
     "bool",
-    "whether queries, keys, values and context are (steps, batch, features), without heads",
+    "whether arrays are (steps, batch, features), without heads",
     "False",
     keyword_only=True,
 )

@@ -48,7 +48,7 @@ def _call(
         source=source,
         tensors=(
             Tensor("queries", ("batch", "heads?", "queries", query_axis), "query vectors"),
-            Tensor("keys", ("batch", "heads?", "keys", key_axis), "key vectors, one for each value"),
+            Tensor("keys", ("batch", "heads?", "keys", key_axis), "key vectors"),
             replace(VALUES, axes=("batch", "heads?", "keys", value_axis)),
             LENS_FOR_ALL,
             MASK_FOR_ALL,
@@ -151,7 +151,7 @@ INDUCED_ATTENTION = Layer(
             source=LEE,
             tensors=(
                 Tensor("queries", ("batch", "queries", "query_size"), "query vectors"),
-                Tensor("keys", ("batch", "keys", "key_size"), "key vectors, one for each value"),
+                Tensor("keys", ("batch", "keys", "key_size"), "key vectors"),
                 Tensor("values", ("batch", "keys", "value_size"), "value vectors, one for each key"),
                 LENS_FOR_ALL,
                 replace(MASK_FOR_ALL, axes=("batch", "one", "keys")),
@@ -161,7 +161,7 @@ INDUCED_ATTENTION = Layer(
                 Tensor(
                     "gather_dropout_mask",
                     _INDUCING_AXES,
-                    "factor of each weight of gather: 0 or 1/(1 - rate)",
+                    "factor of each weight of gather",
                     optional=True,
                 ),
                 Tensor("dropout_mask", _SPREAD_AXES, "factor of each weight of spread, likewise", optional=True),

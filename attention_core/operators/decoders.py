@@ -34,7 +34,7 @@ _ATTENTION_SIZE = Option(
 _INITIAL = Option(
     "initial",
     "str",
-    "the first state: the encoder's last state, zeros, or a parameter",
+    "first state: the encoder's last state, zeros, or a parameter",
     "'encoder'",
     keyword_only=True,
     choices=("encoder", "zero", "learned"),
@@ -66,15 +66,13 @@ SEARCH = (
 # ------------------------------------------------------------------------------------------------ tensors by name
 
 _ENCODER_OUTPUTS = Tensor("encoder_outputs", ("batch", "keys", "memory_size"), "keys and values of the attention")
-_ENCODER_STATE = Tensor(
-    "state", STATE.axes, "the encoder's last state; required if initial='encoder', else None", optional=True
-)
+_ENCODER_STATE = Tensor("state", STATE.axes, "the encoder's last state if initial='encoder', else None", optional=True)
 _STEP_VALID_LENS = Tensor("valid_lens", ("batch", "steps?"), VALID_LENS.meaning, "integer", True)
 _STEP_MASK = Tensor("mask", ("batch", "steps", "keys"), MASK.meaning, "boolean", True, True)
 _ONE_LENS = Tensor("valid_lens", ("batch",), VALID_LENS.meaning, "integer", True)
 _ONE_MASK = Tensor("mask", ("batch", "one", "keys"), MASK.meaning, "boolean", True, True)
 _ATTENTION_DROPOUT = Tensor(
-    "attention_dropout_mask", ("batch", "steps", "keys"), "factor of each weight: 0 or 1/(1 - rate)", optional=True
+    "attention_dropout_mask", ("batch", "steps", "keys"), "factor of each weight", optional=True
 )
 GREEDY_OUTPUTS = (
     Tensor("tokens", ("batch", "max_steps"), "decoded ids, padded with eos", "integer"),

@@ -13,7 +13,7 @@ HIDDEN_FEATURES = Option("hidden_size", "int", "hidden features of the feed-forw
 ACTIVATION = Option(
     "activation",
     "str",
-    "max(0, x), x Φ(x), its approximation by a tanh, or x σ(x)",
+    "max(0, x), x Φ(x), its tanh form, or x σ(x)",
     "'relu'",
     keyword_only=True,
     choices=ACTIVATIONS,
@@ -68,7 +68,7 @@ FEED_FORWARD = Layer(
                 Tensor(
                     "dropout_mask",
                     ("batch", "steps", "hidden_size"),
-                    "factor of each hidden feature: 0 or 1/(1 - rate)",
+                    "factor of each hidden feature",
                     optional=True,
                 ),
             ),

@@ -11,7 +11,6 @@ from attention_core.operators.normalization import EPSILON
 from attention_core.operators.transformer import _EMBEDDED_DROPOUT, _NUM_LAYERS, _STACKED, _stack_parts
 from attention_core.operators.transformer_layers import (
     _ADDED_DROPOUT,
-    _FACTORS,
     _FEATURES,
     _HIDDEN_DROPOUT,
     _NUM_HEADS,
@@ -122,9 +121,7 @@ VISION_TRANSFORMER = Layer(
             tensors=(IMAGES,),
             options=(NEED_WEIGHTS,),
             keyword_tensors=(
-                _of_patches(
-                    replace(_EMBEDDED_DROPOUT, meaning=f"factor of class token and patches with positions: {_FACTORS}")
-                ),
+                _of_patches(replace(_EMBEDDED_DROPOUT, meaning="factor of class token and patches with positions")),
                 *(_of_patches(_of_layers(mask)) for mask in (_SELF_DROPOUT, _HIDDEN_DROPOUT, _ADDED_DROPOUT)),
             ),
             outputs=(

@@ -121,8 +121,7 @@ GLOBAL_MASK = Operator(
 )
 
 _TWO_MASKS = tuple(
-    Tensor(name, MASK.axes, "True where a query may attend to a key", "boolean", broadcast=True)
-    for name in ("first", "second")
+    Tensor(name, MASK.axes, "True where a query may attend", "boolean", broadcast=True) for name in ("first", "second")
 )
 
 MASK_AND = Operator(
@@ -214,7 +213,7 @@ TO_ADDITIVE_MASK = Operator(
             keyword_only=True,
         ),
     ),
-    tensors=(Tensor("mask", MASK.axes, "True where a query may attend to a key", "boolean", broadcast=True),),
+    tensors=(Tensor("mask", MASK.axes, "True where a query may attend", "boolean", broadcast=True),),
     outputs=(Tensor("additive_mask", MASK.axes, "numbers to add to the scores", broadcast=True),),
     notes="dtype is that of the scores to which the mask is added.",
 )

@@ -60,7 +60,7 @@ PER_HEAD = Option(
 _HEAD_MASK = Tensor(
     "head_mask",
     ("batch?", "heads"),
-    "factor of each head's contribution to the context; 0 switches the head off",
+    "factor of each head in the context; 0 switches it off",
     optional=True,
 )
 
@@ -74,21 +74,21 @@ ROTARY_OPTIONS = (
         name="rotary_layout",
         default="None",
         meaning=(
-            "which features of a query and a key are rotated together by their positions: neighbours, or one of each "
-            f"half; none if None; with the scores {' and '.join(map(repr, INNER_PRODUCTS))} only"
+            "which features rotate together by position: neighbours, or one of each half; none if None; scores "
+            f"{' and '.join(map(repr, INNER_PRODUCTS))} only"
         ),
     ),
     replace(
         ROTARY_BASE,
         name="rotary_base",
         default="None",
-        meaning=f"{ROTARY_BASE.meaning}; {ROTARY_BASE.default} if None; with rotary_layout only",
+        meaning=f"{ROTARY_BASE.meaning}; {ROTARY_BASE.default} if None; needs rotary_layout",
     ),
 )
 
 _HEADS_QUERIES = Tensor("queries", ("batch", "queries", "query_size"), "query vectors")
 
-_HEADS_KEYS = Tensor("keys", ("batch", "keys", "key_size"), "key vectors, one for each value")
+_HEADS_KEYS = Tensor("keys", ("batch", "keys", "key_size"), "key vectors")
 
 _HEADS_VALUES = Tensor("values", ("batch", "keys", "value_size"), "value vectors, one for each key")
 

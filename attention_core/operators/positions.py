@@ -90,7 +90,7 @@ ROTARY_LAYOUT = Option(
 )
 
 ROTARY_BASE = Option(
-    "base", "float", "ratio of the highest rate to the limit of the lowest", "10000.0", "positive", keyword_only=True
+    "base", "float", "highest rate over the limit of the lowest", "10000.0", "positive", keyword_only=True
 )
 
 _ROTARY_FORMULA = (

@@ -30,7 +30,7 @@ _BETWEEN = Option(
 BIDIRECTIONAL = Option(
     "bidirectional",
     "bool",
-    "whether a second set of weights reads the steps from the last valid one to the first",
+    "whether other weights read the valid steps in reverse, too",
     "False",
     keyword_only=True,
 )
@@ -54,7 +54,7 @@ _OUTPUTS = Tensor(
 BETWEEN_MASK = Tensor(
     "dropout_mask",
     ("num_layers - 1", "batch", "steps", "output_size"),
-    "factor of the outputs of every layer but the top one: 0 or 1/(1 - rate)",
+    "factor of the outputs of every layer but the top one",
     optional=True,
 )
 BETWEEN_STEP_MASK = Tensor(

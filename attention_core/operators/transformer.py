@@ -23,7 +23,6 @@ from attention_core.operators.transformer_layers import (
     _ADDED_DROPOUT,
     _CROSS_DROPOUT,
     _ENCODER_OUTPUTS,
-    _FACTORS,
     _FEATURES,
     _HIDDEN_DROPOUT,
     _KEY_LENS,
@@ -56,9 +55,8 @@ _POSITIONS = (
     Option(
         "positions",
         "str",
-        "how steps know their positions: by sines and cosines or learned vectors added to the embedded tokens, by "
-        "rotated queries and keys of self-attention, by a bias of its scores, learned for each distance or falling "
-        "with it, or not at all",
+        "where positions enter: added to embedded tokens, by rotated queries and keys of self-attention, by a bias of "
+        "its scores, learned for each distance or falling with it, or not at all",
         "'sinusoidal'",
         keyword_only=True,
         choices=("sinusoidal", "learned", "rotary", "relative", "alibi", "none"),
@@ -129,7 +127,7 @@ def _stack_parts(layer: Layer, sizes: Sizes) -> dict[str, Part]:
 _EMBEDDED_DROPOUT = Tensor(
     "embedding_dropout_mask",
     INPUTS.axes,
-    f"factor of the embedded tokens with their positions: {_FACTORS}",
+    "factor of the embedded tokens with their positions",
     optional=True,
 )
 _EMBEDDED = "x = √features embedding[tokens] + positions, then each of the layers, then the last norm"

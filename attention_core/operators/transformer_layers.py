@@ -68,7 +68,7 @@ _STEP_LENS = Tensor(
 _SELF_MASK = Tensor(
     "mask",
     ("batch", "heads?", "steps", "steps"),
-    "True where a step may attend to another; combined with valid_lens by logical and",
+    "True where a step may attend to another",
     "boolean",
     True,
     True,
@@ -80,23 +80,22 @@ _SELF_BIAS = Tensor(
     optional=True,
     broadcast=True,
 )
-_FACTORS = "0 or 1/(1 - rate)"
 _HIDDEN_DROPOUT = Tensor(
     "hidden_dropout_mask",
     ("batch", "steps", "hidden_size"),
-    f"factor of each hidden feature: {_FACTORS}",
+    "factor of each hidden feature",
     optional=True,
 )
 _ADDED_DROPOUT = Tensor(
     "dropout_mask",
     ("sublayers", "batch", "steps", "features"),
-    f"factor of what each sublayer adds, in order: {_FACTORS}",
+    "factor of what each sublayer adds, in order",
     optional=True,
 )
 _SELF_DROPOUT = Tensor(
     "self_dropout_mask",
     ("batch", "heads", "steps", "steps"),
-    f"factor of each weight of self-attention: {_FACTORS}",
+    "factor of each weight of self-attention",
     optional=True,
 )
 _OUTPUTS = Tensor("outputs", INPUTS.axes, "one vector for each step")
@@ -107,7 +106,7 @@ _KEY_MASK = Tensor("mask", ("batch", "heads?", "steps", "keys"), MASK.meaning, "
 _CROSS_DROPOUT = Tensor(
     "attention_dropout_mask",
     ("batch", "heads", "steps", "keys"),
-    f"factor of each weight of cross-attention: {_FACTORS}",
+    "factor of each weight of cross-attention",
     optional=True,
 )
 _CROSS_WEIGHTS = Tensor("weights", ("batch", "heads", "steps", "keys"), "probabilities over the keys, of every head")

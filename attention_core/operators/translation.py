@@ -231,19 +231,19 @@ TRANSLATOR = Layer(
                 Tensor(
                     "encoder_dropout_mask",
                     ("num_layers - 1", "batch", "keys", "encoder_size"),
-                    "factor of the outputs of every encoder layer but the top one: 0 or 1/(1 - rate)",
+                    "factor of the outputs of every encoder layer but the top one",
                     optional=True,
                 ),
                 Tensor(
                     "decoder_dropout_mask",
                     ("num_layers - 1", "batch", "steps", "decoder_size"),
-                    "factor of the outputs of every decoder layer but the top one: 0 or 1/(1 - rate)",
+                    "factor of the outputs of every decoder layer but the top one",
                     optional=True,
                 ),
                 Tensor(
                     "attention_dropout_mask",
                     ("batch", "steps", "keys"),
-                    "factor of each weight: 0 or 1/(1 - rate)",
+                    "factor of each weight",
                     optional=True,
                 ),
             ),

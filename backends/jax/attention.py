@@ -84,13 +84,10 @@ class Attention(Specified):
         memory = (projected keys, values, mask), with keys and values 0 where no query may attend
 
         Args:
-            keys: (batch, [key_heads or heads], keys, features or key_size or key_features); key vectors, one for each
-                value
+            keys: (batch, [key_heads or heads], keys, features or key_size or key_features); key vectors
             values: (batch, [key_heads or heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
@@ -122,13 +119,10 @@ class Attention(Specified):
 
         Args:
             memory: as `prepare` returns it
-            keys: (batch, [key_heads or heads], steps, features or key_size or key_features); key vectors, one for each
-                value
+            keys: (batch, [key_heads or heads], steps, features or key_size or key_features); key vectors
             values: (batch, [key_heads or heads], steps, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, steps), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, [heads], queries, steps), broadcast; True where a query may attend
             position (default None): integers (batch,); number of the key that the first step replaces; behind the last
                 key if None
         Returns:
@@ -162,9 +156,8 @@ class Attention(Specified):
             queries: (batch, [heads], queries, features or query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
-                scores; -inf hides a key from a query
-            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
+            bias (default None): ([batch], [heads], queries, keys), broadcast; added to the scores; -inf hides a key
+            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -198,17 +191,13 @@ class Attention(Specified):
 
         Args:
             queries: (batch, [heads], queries, features or query_size); query vectors
-            keys: (batch, [key_heads or heads], keys, features or key_size or key_features); key vectors, one for each
-                value
+            keys: (batch, [key_heads or heads], keys, features or key_size or key_features); key vectors
             values: (batch, [key_heads or heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
-                scores; -inf hides a key from a query
-            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
+            bias (default None): ([batch], [heads], queries, keys), broadcast; added to the scores; -inf hides a key
+            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -323,8 +312,7 @@ class DotProductAttention(Attention):
         dropout (default 0.0): dropout rate of the weights in training
         scale (default None): factor of the scores; 1/√features if None
         softcap (default None): bound of the scores; none if None
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
+        time_major (default False): whether arrays are (steps, batch, features), without heads
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Source: Vaswani et al. 2017, section 3.2.1, arXiv:1706.03762
     Example:
@@ -364,10 +352,8 @@ class AdditiveAttention(Attention):
         key_size: features of a key
         hidden_size: features of the hidden layer
         dropout (default 0.0): dropout rate of the weights in training
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        time_major (default False): whether arrays are (steps, batch, features), without heads
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -420,10 +406,8 @@ class GeneralAttention(Attention):
         query_size: features of a query
         key_size: features of a key
         dropout (default 0.0): dropout rate of the weights in training
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        time_major (default False): whether arrays are (steps, batch, features), without heads
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -475,10 +459,8 @@ class ConcatAttention(Attention):
         hidden_size: features of the hidden layer
         dropout (default 0.0): dropout rate of the weights in training
         bias (default False): whether the hidden layer has a bias
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        time_major (default False): whether arrays are (steps, batch, features), without heads
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -534,8 +516,7 @@ class CosineAttention(Attention):
     Args:
         dropout (default 0.0): dropout rate of the weights in training
         scale (default None): factor of the cosines; 1 if None
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
+        time_major (default False): whether arrays are (steps, batch, features), without heads
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Source: Graves et al. 2014, section 3.3.1, arXiv:1410.5401
     Example:
@@ -572,10 +553,8 @@ class LocationAttention(Attention):
         query_size: features of a query
         num_positions: positions that have a score
         dropout (default 0.0): dropout rate of the weights in training
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        time_major (default False): whether arrays are (steps, batch, features), without heads
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -618,10 +597,8 @@ class KernelAttention(Attention):
         dropout (default 0.0): dropout rate of the weights in training
         width (default 1.0): standard deviation of the kernel, 1/w
         learned (default False): whether w is a parameter with initial value 1/width, or the constant 1/width
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        time_major (default False): whether arrays are (steps, batch, features), without heads
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:

@@ -49,15 +49,13 @@ class ShortenedAttention(Specified):
 
         Args:
             queries: (batch, [heads], queries, features or query_size); query vectors
-            keys: (batch, [heads], keys, features or key_size); key vectors, one for each value
+            keys: (batch, [heads], keys, features or key_size); key vectors
             values: (batch, [heads], keys, value_features or value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is
-                open, to all queries; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch,), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, [heads], one, keys), broadcast; True where a key is open, to all
+                queries
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            dropout_mask (default None): (batch, [heads], queries, rank or blocks); factor of each weight: 0 or 1/(1 -
-                rate)
+            dropout_mask (default None): (batch, [heads], queries, rank or blocks); factor of each weight
         Returns:
             context: (batch, [heads], queries, value_features or value_size); weighted averages of the values
             weights: (batch, [heads], queries, rank or blocks); probabilities over the shortened keys; None without
@@ -92,8 +90,7 @@ class LowRankAttention(ShortenedAttention):
         rank: number of sums that queries attend to
         scale (default None): factor of the scores; 1/√features if None
         dropout (default 0.0): dropout rate of the weights in training
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -147,8 +144,7 @@ class InducedAttention(Specified):
         value_size (default None): features of a value; key_size if None
         hidden_size (default None): features of all heads together; query_size if None
         dropout (default 0.0): dropout rate of the weights in training
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -208,15 +204,12 @@ class InducedAttention(Specified):
 
         Args:
             queries: (batch, queries, query_size); query vectors
-            keys: (batch, keys, key_size); key vectors, one for each value
+            keys: (batch, keys, key_size); key vectors
             values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a key is open, to all
-                queries; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch,), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, one, keys), broadcast; True where a key is open, to all queries
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            gather_dropout_mask (default None): (batch, heads, num_inducing, keys); factor of each weight of gather: 0
-                or 1/(1 - rate)
+            gather_dropout_mask (default None): (batch, heads, num_inducing, keys); factor of each weight of gather
             dropout_mask (default None): (batch, heads, queries, num_inducing); factor of each weight of spread,
                 likewise
         Returns:
@@ -252,8 +245,7 @@ class CompressedAttention(ShortenedAttention):
         bias (default True): whether the convolutions have biases
         scale (default None): factor of the scores; 1/√features if None
         dropout (default 0.0): dropout rate of the weights in training
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:

@@ -79,10 +79,8 @@ class Decoder(Specified, Generic[State]):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
-                < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [steps]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, steps, keys), broadcast; True where a query may attend
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
@@ -99,8 +97,8 @@ class Decoder(Specified, Generic[State]):
 
         Args:
             memory: as `prepare` returns it
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
+            state (default None): (num_layers, batch, state_size); the encoder's last state if initial='encoder', else
+                None
         Returns:
             state: what the next `step` takes
         Raises:
@@ -128,8 +126,8 @@ class Decoder(Specified, Generic[State]):
             state: as `start` returns it
             memory: as `prepare` returns it
             dropout_mask (default None): (num_layers - 1, batch, output_size); factor of the outputs of every layer but
-                the top one: 0 or 1/(1 - rate)
-            attention_dropout_mask (default None): (batch, keys); factor of each weight: 0 or 1/(1 - rate)
+                the top one
+            attention_dropout_mask (default None): (batch, keys); factor of each weight
         Returns:
             logits: (batch, vocab_size); scores of the next token (natural logarithm)
             state: what the next `step` takes
@@ -160,15 +158,13 @@ class Decoder(Specified, Generic[State]):
         Args:
             tokens: integers (batch, steps); token ids
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
-            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
-                < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
+            state (default None): (num_layers, batch, state_size); the encoder's last state if initial='encoder', else
+                None
+            valid_lens (default None): integers (batch, [steps]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, steps, keys), broadcast; True where a query may attend
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
-                layer but the top one: 0 or 1/(1 - rate)
-            attention_dropout_mask (default None): (batch, steps, keys); factor of each weight: 0 or 1/(1 - rate)
+                layer but the top one
+            attention_dropout_mask (default None): (batch, steps, keys); factor of each weight
         Returns:
             logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
             state: what the next `step` takes
@@ -202,12 +198,10 @@ class Decoder(Specified, Generic[State]):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
-                a key; combined with valid_lens by logical and
+            state (default None): (num_layers, batch, state_size); the encoder's last state if initial='encoder', else
+                None
+            valid_lens (default None): integers (batch,), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, one, keys), broadcast; True where a query may attend
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode
@@ -257,12 +251,10 @@ class Decoder(Specified, Generic[State]):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
-                a key; combined with valid_lens by logical and
+            state (default None): (num_layers, batch, state_size); the encoder's last state if initial='encoder', else
+                None
+            valid_lens (default None): integers (batch,), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, one, keys), broadcast; True where a query may attend
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode
@@ -412,16 +404,15 @@ class BahdanauDecoder(Decoder[jax.Array]):
             'concat_bias', 'cosine', 'location', 'gaussian'
         num_positions (default None): number of positions to score, for score='location' only
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
-            'zero', 'learned'
+        initial (default 'encoder'): first state: the encoder's last state, zeros, or a parameter: 'encoder', 'zero',
+            'learned'
         reads (default 'both'): what the recurrent layer reads: the context and the embedded token, or the context
             alone: 'both', 'context'
         readout (default 'dense'): logits from the new top output, or as in the paper from the previous one, the token
             and the context: 'dense', 'maxout'
         maxout_size (default None): pairs in the maxout readout; hidden_size if None
         dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -516,11 +507,10 @@ class LuongDecoder(Decoder[LuongState]):
         input_feeding (default 'attentional'): what of a step is an input of the next: its attentional vector, as in the
             paper, its context, or nothing: 'attentional', 'context', 'none'
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
-            'zero', 'learned'
+        initial (default 'encoder'): first state: the encoder's last state, zeros, or a parameter: 'encoder', 'zero',
+            'learned'
         dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -618,11 +608,10 @@ class FixedContextDecoder(Decoder[jax.Array]):
         num_layers (default 1): number of stacked recurrent layers
         memory_size (default None): features of the encoder's outputs; hidden_size if None
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
-            'zero', 'learned'
+        initial (default 'encoder'): first state: the encoder's last state, zeros, or a parameter: 'encoder', 'zero',
+            'learned'
         dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:

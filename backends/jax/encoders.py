@@ -58,7 +58,7 @@ class Encoder(Specified):
                 keep the state
             state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
-                layer but the top one: 0 or 1/(1 - rate)
+                layer but the top one
         Returns:
             outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -79,10 +79,8 @@ class GRUEncoder(Encoder):
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
         dropout (default 0.0): dropout rate between recurrent layers in training
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        bidirectional (default False): whether other weights read the valid steps in reverse, too
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -109,10 +107,8 @@ class LSTMEncoder(Encoder):
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
         dropout (default 0.0): dropout rate between recurrent layers in training
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        bidirectional (default False): whether other weights read the valid steps in reverse, too
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -142,8 +138,7 @@ class Bridge(Specified):
         method (default 'concatenate'): how to merge the two directions: 'concatenate', 'sum', 'project', 'backward'
         output_size (default None): hidden_size of the decoder, for 'project' and 'backward'; the encoder's if None
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:

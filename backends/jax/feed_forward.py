@@ -28,13 +28,11 @@ class FeedForward(Specified):
     Args:
         features: features of a step
         hidden_size: hidden features of the feed-forward network
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
+        activation (default 'relu'): max(0, x), x Φ(x), its tanh form, or x σ(x): 'relu', 'gelu', 'gelu_tanh', 'silu'
         gated (default False): whether a second projection multiplies the hidden features
         bias (default True): whether the projections have biases
         dropout (default 0.0): dropout rate of the hidden features in training
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -84,7 +82,7 @@ class FeedForward(Specified):
 
         Args:
             inputs: (batch, steps, features); one vector for each step
-            dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature: 0 or 1/(1 - rate)
+            dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature
         Returns:
             outputs: (batch, steps, features); the transformed vectors
         """

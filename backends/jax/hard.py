@@ -38,10 +38,8 @@ class HardAttention(ScoredAttention):
             'concat_bias', 'cosine', 'location', 'gaussian'
         hidden_size (default None): features of the hidden layers; query_size if None
         num_positions (default None): number of positions to score, for score='location' only
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        time_major (default False): whether arrays are (steps, batch, features), without heads
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -118,12 +116,10 @@ class HardAttention(ScoredAttention):
 
         Args:
             queries: (batch, [heads], queries, query_size); query vectors
-            keys: (batch, [heads], keys, key_size); key vectors, one for each value
+            keys: (batch, [heads], keys, key_size); key vectors
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             noise (default None): (batch, [heads], queries, keys); uniform numbers strictly between 0 and 1; with them,
                 key j is drawn with its softmax probability

@@ -43,10 +43,8 @@ class LocalAttention(ScoredAttention):
         hidden_size (default None): features of the hidden layers; query_size if None
         num_positions (default None): number of positions to score, for score='location' only
         dropout (default 0.0): dropout rate of the weights in training
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        time_major (default False): whether arrays are (steps, batch, features), without heads
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -109,9 +107,9 @@ class LocalAttention(ScoredAttention):
             queries: (batch, [heads], queries, query_size); query vectors
             memory: as `prepare` returns it
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
-                among the keys, for mode='monotonic'; 0 if None
-            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
+            offset (default None): integers (batch,), a list, or one number; position of the first query among the keys,
+                for mode='monotonic'; 0 if None
+            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -147,16 +145,14 @@ class LocalAttention(ScoredAttention):
 
         Args:
             queries: (batch, [heads], queries, query_size); query vectors
-            keys: (batch, [heads], keys, key_size); key vectors, one for each value
+            keys: (batch, [heads], keys, key_size); key vectors
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            offset (default None): integers (batch,), or a list, or one number for all; position of the first query
-                among the keys, for mode='monotonic'; 0 if None
-            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
+            offset (default None): integers (batch,), a list, or one number; position of the first query among the keys,
+                for mode='monotonic'; 0 if None
+            dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight
         Returns:
             context: (batch, [heads], queries, value_features); weighted averages of the values
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights

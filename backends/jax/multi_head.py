@@ -55,16 +55,12 @@ class MultiHeadAttention(ScoredAttention):
         num_positions (default None): number of positions to score, for score='location' only
         softcap (default None): bound of the scores; none if None; of the scores 'dot' and 'scaled_dot' only
         bias (default True): whether the four projections have biases
-        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
-            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
-            'concatenated'
-        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
-            rotary_layout only
+        rotary_layout (default None): which features rotate together by position: neighbours, or one of each half; none
+            if None; scores 'dot' and 'scaled_dot' only: 'interleaved', 'concatenated'
+        rotary_base (default None): highest rate over the limit of the lowest; 10000.0 if None; needs rotary_layout
         dropout (default 0.0): dropout rate of the weights in training
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        time_major (default False): whether arrays are (steps, batch, features), without heads
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -128,12 +124,10 @@ class MultiHeadAttention(ScoredAttention):
         memory = (projected keys, projected values, mask), of keys and values 0 where no query may attend
 
         Args:
-            keys: (batch, keys, key_size); key vectors, one for each value
+            keys: (batch, keys, key_size); key vectors
             values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
@@ -168,13 +162,11 @@ class MultiHeadAttention(ScoredAttention):
             memory: as `prepare` returns it
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
-                scores; -inf hides a key from a query
-            offset (default None): integers (batch,), or a list, or one number for all; position of the first query,
-                with rotary_layout only; 0 if None
-            head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
-                the head off
-            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
+            bias (default None): ([batch], [heads], queries, keys), broadcast; added to the scores; -inf hides a key
+            offset (default None): integers (batch,), a list, or one number; position of the first query, with
+                rotary_layout only; 0 if None
+            head_mask (default None): ([batch], heads); factor of each head in the context; 0 switches it off
+            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight
         Returns:
             context: (batch, queries, query_size); the heads' averages, projected
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights
@@ -220,21 +212,17 @@ class MultiHeadAttention(ScoredAttention):
 
         Args:
             queries: (batch, queries, query_size); query vectors
-            keys: (batch, keys, key_size); key vectors, one for each value
+            keys: (batch, keys, key_size); key vectors
             values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], queries, keys), each axis its size or 1; numbers added to the
-                scores; -inf hides a key from a query
-            offset (default None): integers (batch,), or a list, or one number for all; position of the first query,
-                with rotary_layout only; 0 if None
-            head_mask (default None): ([batch], heads); factor of each head's contribution to the context; 0 switches
-                the head off
-            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
+            bias (default None): ([batch], [heads], queries, keys), broadcast; added to the scores; -inf hides a key
+            offset (default None): integers (batch,), a list, or one number; position of the first query, with
+                rotary_layout only; 0 if None
+            head_mask (default None): ([batch], heads); factor of each head in the context; 0 switches it off
+            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight
         Returns:
             context: (batch, queries, query_size); the heads' averages, projected
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights

@@ -26,8 +26,7 @@ class LayerNorm(Specified):
         features: features of a step
         epsilon (default 1e-05): number added to the mean square under the root
         bias (default True): whether there is a bias
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -84,8 +83,7 @@ class RMSNorm(Specified):
     Args:
         features: features of a step
         epsilon (default 1e-05): number added to the mean square under the root
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:

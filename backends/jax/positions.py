@@ -106,8 +106,7 @@ class LearnedPositions(Specified):
     Args:
         num_positions: positions that have a vector
         features: features of an input
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -171,7 +170,7 @@ class RotaryPositions(Specified):
         features: features of an input
         layout (default 'interleaved'): whether a pair is two neighbours, or one feature of each half: 'interleaved',
             'concatenated'
-        base (default 10000.0): ratio of the highest rate to the limit of the lowest
+        base (default 10000.0): highest rate over the limit of the lowest
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Source: Su et al. 2021, section 3.2, arXiv:2104.09864
     Example:
@@ -201,8 +200,8 @@ class RotaryPositions(Specified):
 
         Args:
             inputs: (batch, [heads], steps, features); one vector for each position
-            offset (default None): integers (batch,), or a list, or one number for all; position of the first step; 0 if
-                None; may be negative
+            offset (default None): integers (batch,), a list, or one number; position of the first step; 0 if None; may
+                be negative
         Returns:
             outputs: (batch, [heads], steps, features); the inputs, rotated
         """
@@ -264,11 +263,10 @@ def alibi_bias(
         num_queries: number of queries
         num_keys: number of keys
         dtype (default 'float32'): floating type of the result: 'float64', 'float32', 'float16', 'bfloat16'
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
+        offset (default None): integers (batch,), a list, or one number; position of the first query; 0 if None
     Returns:
-        bias: (batch, heads, queries, keys), each axis its size or 1; numbers to add to the scores; the same for every
-            sequence if offset is
+        bias: (batch, heads, queries, keys), broadcast; numbers to add to the scores; the same for every sequence if
+            offset is
     Source: Press et al. 2022, section 3, arXiv:2108.12409
     Example:
         bias = attention.alibi_bias(num_heads, num_queries, num_keys)
@@ -313,11 +311,10 @@ def relative_buckets(
         bidirectional (default True): whether keys after the query have buckets of their own; otherwise they share that
             of distance 0
         max_distance (default 128): distance from which on all share the last bucket
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
+        offset (default None): integers (batch,), a list, or one number; position of the first query; 0 if None
     Returns:
-        buckets: integers (batch, queries, keys), each axis its size or 1; row of the table for each pair, int32; the
-            same for every sequence if offset is
+        buckets: integers (batch, queries, keys), broadcast; row of the table for each pair, int32; the same for every
+            sequence if offset is
     Raises:
         OptionError: too few buckets, or a max_distance that has a bucket of its own
     Source: Raffel et al. 2020, section 2.1, arXiv:1910.10683
@@ -351,11 +348,10 @@ def relative_bias(
         bidirectional (default True): whether keys after the query have buckets of their own; otherwise they share that
             of distance 0
         max_distance (default 128): distance from which on all share the last bucket
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
+        offset (default None): integers (batch,), a list, or one number; position of the first query; 0 if None
     Returns:
-        bias: (batch, heads, queries, keys), each axis its size or 1; numbers to add to the scores; the same for every
-            sequence if offset is
+        bias: (batch, heads, queries, keys), broadcast; numbers to add to the scores; the same for every sequence if
+            offset is
     Raises:
         OptionError: too few buckets, or a max_distance that has a bucket of its own
     Source: Raffel et al. 2020, section 2.1, arXiv:1910.10683

@@ -66,7 +66,7 @@ class Recurrent(Specified):
             inputs: (batch, input_size); one vector
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
             dropout_mask (default None): (num_layers - 1, batch, output_size); factor of the outputs of every layer but
-                the top one: 0 or 1/(1 - rate)
+                the top one
         Returns:
             output: (batch, output_size); output of the top layer
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -98,7 +98,7 @@ class Recurrent(Specified):
                 keep the state
             state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
-                layer but the top one: 0 or 1/(1 - rate)
+                layer but the top one
         Returns:
             outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -177,10 +177,8 @@ class GRU(Recurrent):
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
         dropout (default 0.0): dropout rate between recurrent layers in training
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        bidirectional (default False): whether other weights read the valid steps in reverse, too
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -230,10 +228,8 @@ class LSTM(Recurrent):
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
         dropout (default 0.0): dropout rate between recurrent layers in training
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        bidirectional (default False): whether other weights read the valid steps in reverse, too
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:

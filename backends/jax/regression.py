@@ -26,8 +26,7 @@ class NadarayaWatson(Specified):
     Args:
         width (default 1.0): standard deviation of the kernel, 1/w
         learned (default False): whether w is a parameter with initial value 1/width, or the constant 1/width
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -70,10 +69,8 @@ class NadarayaWatson(Specified):
             queries: (batch, queries); points at which to predict
             keys: (batch, keys); observed points
             values: (batch, keys); observed values
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, queries, keys), broadcast; True where a query may attend
         Returns:
             predictions: (batch, queries); weighted averages of the values, in their units
             weights: (batch, queries, keys); probabilities over the keys

@@ -42,8 +42,7 @@ class SegmentAttention(Specified):
         hidden_size (default None): features of all heads together; query_size if None
         bias (default True): whether the projections of inputs and context have biases
         dropout (default 0.0): dropout rate of the weights in training
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -121,11 +120,11 @@ class SegmentAttention(Specified):
             inputs: (batch, queries, query_size); the steps of the segment
             previous (default None): (batch, previous_steps, query_size); the inputs of the segments before, oldest
                 first
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a step
-                may attend to a key of [previous; inputs], if it is not later
+            mask (default None): booleans (batch, [heads], queries, keys), broadcast; True where a step may attend to a
+                key of [previous; inputs], if it is not later
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
+            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight
         Returns:
             context: (batch, queries, query_size); the heads' averages, projected
             weights: (batch, [heads], queries, keys); probabilities over the keys; None without need_weights

@@ -54,10 +54,9 @@ class TransformerEncoder(Specified):
         num_heads: number of heads
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
-        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
-            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
-            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
-            'none'
+        positions (default 'sinusoidal'): where positions enter: added to embedded tokens, by rotated queries and keys
+            of self-attention, by a bias of its scores, learned for each distance or falling with it, or not at all:
+            'sinusoidal', 'learned', 'rotary', 'relative', 'alibi', 'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
         num_buckets (default None): buckets of distances, for positions='relative' only
         max_distance (default None): distance from which on all share the last bucket; 128 if None; for
@@ -65,23 +64,19 @@ class TransformerEncoder(Specified):
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
             'concat_bias', 'cosine', 'gaussian'
-        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
-            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
-            'concatenated'
-        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
-            rotary_layout only
+        rotary_layout (default None): which features rotate together by position: neighbours, or one of each half; none
+            if None; scores 'dot' and 'scaled_dot' only: 'interleaved', 'concatenated'
+        rotary_base (default None): highest rate over the limit of the lowest; 10000.0 if None; needs rotary_layout
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
+        activation (default 'relu'): max(0, x), x Φ(x), its tanh form, or x σ(x): 'relu', 'gelu', 'gelu_tanh', 'silu'
         gated (default False): whether a second projection multiplies the hidden features
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
         causal (default False): whether a step attends only to itself and earlier ones
         last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -165,19 +160,18 @@ class TransformerEncoder(Specified):
             tokens: integers (batch, steps); token ids
             valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones have no effect,
                 and output 0
-            mask (default None): booleans (batch, [heads], steps, steps), each axis its size or 1; True where a step may
-                attend to another; combined with valid_lens by logical and
+            mask (default None): booleans (batch, [heads], steps, steps), broadcast; True where a step may attend to
+                another
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
-                of self-attention; -inf hides a step from another
+            bias (default None): ([batch], [heads], steps, steps), broadcast; numbers added to the scores of self-
+                attention; -inf hides a step from another
             embedding_dropout_mask (default None): (batch, steps, features); factor of the embedded tokens with their
-                positions: 0 or 1/(1 - rate)
+                positions
             self_dropout_mask (default None): (num_layers, batch, heads, steps, steps); factor of each weight of self-
-                attention: 0 or 1/(1 - rate)
-            hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden feature:
-                0 or 1/(1 - rate)
+                attention
+            hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden feature
             dropout_mask (default None): (num_layers, sublayers, batch, steps, features); factor of what each sublayer
-                adds, in order: 0 or 1/(1 - rate)
+                adds, in order
         Returns:
             outputs: (batch, steps, features); one vector for each step
             weights: (num_layers, batch, heads, steps, steps); probabilities over the steps, of every head; None without
@@ -229,10 +223,9 @@ class TransformerDecoder(Specified):
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
         memory_size (default None): features of the encoder's outputs; features if None
-        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
-            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
-            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
-            'none'
+        positions (default 'sinusoidal'): where positions enter: added to embedded tokens, by rotated queries and keys
+            of self-attention, by a bias of its scores, learned for each distance or falling with it, or not at all:
+            'sinusoidal', 'learned', 'rotary', 'relative', 'alibi', 'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
         num_buckets (default None): buckets of distances, for positions='relative' only
         max_distance (default None): distance from which on all share the last bucket; 128 if None; for
@@ -240,15 +233,12 @@ class TransformerDecoder(Specified):
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
             'concat_bias', 'cosine', 'gaussian'
-        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
-            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
-            'concatenated'
-        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
-            rotary_layout only
+        rotary_layout (default None): which features rotate together by position: neighbours, or one of each half; none
+            if None; scores 'dot' and 'scaled_dot' only: 'interleaved', 'concatenated'
+        rotary_base (default None): highest rate over the limit of the lowest; 10000.0 if None; needs rotary_layout
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
+        activation (default 'relu'): max(0, x), x Φ(x), its tanh form, or x σ(x): 'relu', 'gelu', 'gelu_tanh', 'silu'
         gated (default False): whether a second projection multiplies the hidden features
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
@@ -256,8 +246,7 @@ class TransformerDecoder(Specified):
         last_norm (default None): whether the outputs of the last layer are normalized; with norm='pre' only if None
         tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
             Press and Wolf 2017, section 2, arXiv:1608.05859
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -330,10 +319,8 @@ class TransformerDecoder(Specified):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
-            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
-                < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [steps]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, steps, keys), broadcast; True where a query may attend
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         """
@@ -410,24 +397,21 @@ class TransformerDecoder(Specified):
         Args:
             tokens: integers (batch, steps); token ids
             encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
-            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
-                < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [steps]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, steps, keys), broadcast; True where a query may attend
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
-                of self-attention; -inf hides a step from another
+            bias (default None): ([batch], [heads], steps, steps), broadcast; numbers added to the scores of self-
+                attention; -inf hides a step from another
             embedding_dropout_mask (default None): (batch, steps, features); factor of the embedded tokens with their
-                positions: 0 or 1/(1 - rate)
+                positions
             self_dropout_mask (default None): (num_layers, batch, heads, steps, steps); factor of each weight of self-
-                attention: 0 or 1/(1 - rate)
+                attention
             attention_dropout_mask (default None): (num_layers, batch, heads, steps, keys); factor of each weight of
-                cross-attention: 0 or 1/(1 - rate)
-            hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden feature:
-                0 or 1/(1 - rate)
+                cross-attention
+            hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden feature
             dropout_mask (default None): (num_layers, sublayers, batch, steps, features); factor of what each sublayer
-                adds, in order: 0 or 1/(1 - rate)
+                adds, in order
         Returns:
             logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
             weights: ([num_layers], batch, [heads], steps, keys); probabilities over the keys: the mean over the last
@@ -469,10 +453,8 @@ class TransformerDecoder(Specified):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
-                a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch,), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, one, keys), broadcast; True where a query may attend
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode
@@ -512,10 +494,8 @@ class TransformerDecoder(Specified):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
-                a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch,), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, one, keys), broadcast; True where a query may attend
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode

@@ -132,8 +132,7 @@ class Translator(EncoderDecoder):
         score (default None): name of the score; the decoder's default if None: 'dot', 'scaled_dot', 'general',
             'additive', 'concat', 'concat_bias', 'cosine', 'location', 'gaussian'
         num_positions (default None): number of positions to score, for score='location' only
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
+        bidirectional (default False): whether other weights read the valid steps in reverse, too
         bridge (default None): how to merge the two directions; 'project' if None: 'concatenate', 'sum', 'project',
             'backward'
         reads (default None): what the recurrent layer of Bahdanau's decoder reads; 'both' if None: 'both', 'context'
@@ -141,8 +140,7 @@ class Translator(EncoderDecoder):
         input_feeding (default None): what a step of Luong's decoder feeds to the next; 'attentional' if None:
             'attentional', 'context', 'none'
         dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -228,10 +226,10 @@ class Translator(EncoderDecoder):
             inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
             valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             encoder_dropout_mask (default None): (num_layers - 1, batch, keys, encoder_size); factor of the outputs of
-                every encoder layer but the top one: 0 or 1/(1 - rate)
+                every encoder layer but the top one
             decoder_dropout_mask (default None): (num_layers - 1, batch, steps, decoder_size); factor of the outputs of
-                every decoder layer but the top one: 0 or 1/(1 - rate)
-            attention_dropout_mask (default None): (batch, steps, keys); factor of each weight: 0 or 1/(1 - rate)
+                every decoder layer but the top one
+            attention_dropout_mask (default None): (batch, steps, keys); factor of each weight
         Returns:
             logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
             weights: (batch, steps, keys); probabilities over the source tokens
@@ -286,10 +284,9 @@ class TransformerTranslator(EncoderDecoder):
         num_heads: number of heads
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
-        positions (default 'sinusoidal'): how steps know their positions: by sines and cosines or learned vectors added
-            to the embedded tokens, by rotated queries and keys of self-attention, by a bias of its scores, learned for
-            each distance or falling with it, or not at all: 'sinusoidal', 'learned', 'rotary', 'relative', 'alibi',
-            'none'
+        positions (default 'sinusoidal'): where positions enter: added to embedded tokens, by rotated queries and keys
+            of self-attention, by a bias of its scores, learned for each distance or falling with it, or not at all:
+            'sinusoidal', 'learned', 'rotary', 'relative', 'alibi', 'none'
         num_positions (default None): positions that have a vector, for positions='learned' only
         num_buckets (default None): buckets of distances, for positions='relative' only
         max_distance (default None): distance from which on all share the last bucket; 128 if None; for
@@ -297,15 +294,12 @@ class TransformerTranslator(EncoderDecoder):
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
             'concat_bias', 'cosine', 'gaussian'
-        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
-            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
-            'concatenated'
-        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
-            rotary_layout only
+        rotary_layout (default None): which features rotate together by position: neighbours, or one of each half; none
+            if None; scores 'dot' and 'scaled_dot' only: 'interleaved', 'concatenated'
+        rotary_base (default None): highest rate over the limit of the lowest; 10000.0 if None; needs rotary_layout
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
+        activation (default 'relu'): max(0, x), x Φ(x), its tanh form, or x σ(x): 'relu', 'gelu', 'gelu_tanh', 'silu'
         gated (default False): whether a second projection multiplies the hidden features
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
@@ -314,8 +308,7 @@ class TransformerTranslator(EncoderDecoder):
         tied (default False): whether logits are inner products with the embedding, in place of dense.W x + dense.b:
             Press and Wolf 2017, section 2, arXiv:1608.05859
         shared (default False): whether encoder and decoder have one embedding
-        dtype: floating type of the computation, to which floating inputs and parameters are cast; if None, that of the
-            parameters, and inputs of another one are refused
+        dtype: floating type to which inputs and parameters are cast; by default no input of another one is accepted
         param_dtype: floating type of the parameters
         rngs: streams of random numbers, for the first values of the parameters and for dropout
     Parameters:
@@ -401,23 +394,23 @@ class TransformerTranslator(EncoderDecoder):
             inputs: integers (batch, steps); input tokens of the decoder: bos, then the translation
             valid_lens (default None): integers (batch,), or a list; tokens of each source; the rest is padding
             encoder_embedding_dropout_mask (default None): (batch, keys, features); factor of the embedded tokens with
-                their positions: 0 or 1/(1 - rate)
+                their positions
             encoder_self_dropout_mask (default None): (num_layers, batch, heads, keys, keys); factor of each weight of
-                self-attention: 0 or 1/(1 - rate)
+                self-attention
             encoder_hidden_dropout_mask (default None): (num_layers, batch, keys, hidden_size); factor of each hidden
-                feature: 0 or 1/(1 - rate)
+                feature
             encoder_dropout_mask (default None): (num_layers, encoder_sublayers, batch, keys, features); factor of what
-                each sublayer adds, in order: 0 or 1/(1 - rate)
+                each sublayer adds, in order
             decoder_embedding_dropout_mask (default None): (batch, steps, features); factor of the embedded tokens with
-                their positions: 0 or 1/(1 - rate)
+                their positions
             decoder_self_dropout_mask (default None): (num_layers, batch, heads, steps, steps); factor of each weight of
-                self-attention: 0 or 1/(1 - rate)
+                self-attention
             decoder_attention_dropout_mask (default None): (num_layers, batch, heads, steps, keys); factor of each
-                weight of cross-attention: 0 or 1/(1 - rate)
+                weight of cross-attention
             decoder_hidden_dropout_mask (default None): (num_layers, batch, steps, hidden_size); factor of each hidden
-                feature: 0 or 1/(1 - rate)
+                feature
             decoder_dropout_mask (default None): (num_layers, decoder_sublayers, batch, steps, features); factor of what
-                each sublayer adds, in order: 0 or 1/(1 - rate)
+                each sublayer adds, in order
         Returns:
             logits: (batch, steps, target_vocab_size); scores of the token that follows each input (natural logarithm)
             weights: (batch, steps, keys); probabilities over the source tokens

@@ -32,11 +32,9 @@ def attention_pooling(
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
         values: (batch, [heads], keys, value_features); value vectors, one for each key
-        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
-            valid_len; out-of-range lengths are clipped
-        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
-            attend to a key; combined with valid_lens by logical and
-        dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight: 0 or 1/(1 - rate)
+        valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+        mask (default None): booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
+        dropout_mask (default None): (batch, [heads], queries, keys); factor of each weight
     Returns:
         context: (batch, [heads], queries, value_features); weighted averages of the values
         weights: (batch, [heads], queries, keys); probabilities over the keys

@@ -65,7 +65,7 @@ class Recurrent(Specified):
             inputs: (batch, input_size); one vector
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
             dropout_mask (default None): (num_layers - 1, batch, output_size); factor of the outputs of every layer but
-                the top one: 0 or 1/(1 - rate)
+                the top one
         Returns:
             output: (batch, output_size); output of the top layer
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -96,7 +96,7 @@ class Recurrent(Specified):
                 keep the state
             state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
-                layer but the top one: 0 or 1/(1 - rate)
+                layer but the top one
         Returns:
             outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
             state: (num_layers, batch, state_size); state of each recurrent layer: outputs, then the cells of an LSTM
@@ -207,8 +207,7 @@ class GRU(Recurrent):
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
         dropout (default 0.0): dropout rate between recurrent layers in training
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
+        bidirectional (default False): whether other weights read the valid steps in reverse, too
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
         params: a ParameterDict whose parameters are shared
@@ -275,8 +274,7 @@ class LSTM(Recurrent):
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
         dropout (default 0.0): dropout rate between recurrent layers in training
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
+        bidirectional (default False): whether other weights read the valid steps in reverse, too
         dtype: floating type of the parameters
         prefix: prefix of the parameters' names in Gluon
         params: a ParameterDict whose parameters are shared

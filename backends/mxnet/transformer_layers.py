@@ -65,15 +65,12 @@ class TransformerEncoderLayer(TransformerLayer):
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
             'concat_bias', 'cosine', 'gaussian'
-        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
-            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
-            'concatenated'
-        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
-            rotary_layout only
+        rotary_layout (default None): which features rotate together by position: neighbours, or one of each half; none
+            if None; scores 'dot' and 'scaled_dot' only: 'interleaved', 'concatenated'
+        rotary_base (default None): highest rate over the limit of the lowest; 10000.0 if None; needs rotary_layout
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
+        activation (default 'relu'): max(0, x), x Φ(x), its tanh form, or x σ(x): 'relu', 'gelu', 'gelu_tanh', 'silu'
         gated (default False): whether a second projection multiplies the hidden features
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
@@ -141,17 +138,15 @@ class TransformerEncoderLayer(TransformerLayer):
             inputs: (batch, steps, features); one vector for each step
             valid_lens (default None): integers (batch,), or a list; steps of each sequence; later ones have no effect,
                 and output 0
-            mask (default None): booleans (batch, [heads], steps, steps), each axis its size or 1; True where a step may
-                attend to another; combined with valid_lens by logical and
+            mask (default None): booleans (batch, [heads], steps, steps), broadcast; True where a step may attend to
+                another
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
-                of self-attention; -inf hides a step from another
-            self_dropout_mask (default None): (batch, heads, steps, steps); factor of each weight of self-attention: 0
-                or 1/(1 - rate)
-            hidden_dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature: 0 or 1/(1 -
-                rate)
+            bias (default None): ([batch], [heads], steps, steps), broadcast; numbers added to the scores of self-
+                attention; -inf hides a step from another
+            self_dropout_mask (default None): (batch, heads, steps, steps); factor of each weight of self-attention
+            hidden_dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature
             dropout_mask (default None): (sublayers, batch, steps, features); factor of what each sublayer adds, in
-                order: 0 or 1/(1 - rate)
+                order
         Returns:
             outputs: (batch, steps, features); one vector for each step
             weights: (batch, heads, steps, steps); probabilities over the steps, of every head; None without
@@ -212,15 +207,12 @@ class TransformerDecoderLayer(TransformerLayer):
         num_key_heads (default None): number of heads of keys and values; num_heads if None
         score (default 'scaled_dot'): name of the score: 'dot', 'scaled_dot', 'general', 'additive', 'concat',
             'concat_bias', 'cosine', 'gaussian'
-        rotary_layout (default None): which features of a query and a key are rotated together by their positions:
-            neighbours, or one of each half; none if None; with the scores 'dot' and 'scaled_dot' only: 'interleaved',
-            'concatenated'
-        rotary_base (default None): ratio of the highest rate to the limit of the lowest; 10000.0 if None; with
-            rotary_layout only
+        rotary_layout (default None): which features rotate together by position: neighbours, or one of each half; none
+            if None; scores 'dot' and 'scaled_dot' only: 'interleaved', 'concatenated'
+        rotary_base (default None): highest rate over the limit of the lowest; 10000.0 if None; needs rotary_layout
         norm (default 'post'): whether sums are normalized, as in the paper, or what a sublayer reads: 'post', 'pre'
         rms (default False): whether RMSNorm takes the place of LayerNorm
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
+        activation (default 'relu'): max(0, x), x Φ(x), its tanh form, or x σ(x): 'relu', 'gelu', 'gelu_tanh', 'silu'
         gated (default False): whether a second projection multiplies the hidden features
         bias (default True): whether projections, networks and LayerNorm have biases
         epsilon (default 1e-05): number added to the mean square under the root
@@ -295,21 +287,16 @@ class TransformerDecoderLayer(TransformerLayer):
         Args:
             inputs: (batch, steps, features); one vector for each step
             encoder_outputs: (batch, keys, memory_size); keys and values of cross-attention
-            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
-                < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], steps, keys), each axis its size or 1; True where a query may
-                attend to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [steps]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, [heads], steps, keys), broadcast; True where a query may attend
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            bias (default None): ([batch], [heads], steps, steps), each axis its size or 1; numbers added to the scores
-                of self-attention; -inf hides a step from another
-            self_dropout_mask (default None): (batch, heads, steps, steps); factor of each weight of self-attention: 0
-                or 1/(1 - rate)
-            attention_dropout_mask (default None): (batch, heads, steps, keys); factor of each weight of cross-
-                attention: 0 or 1/(1 - rate)
-            hidden_dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature: 0 or 1/(1 -
-                rate)
+            bias (default None): ([batch], [heads], steps, steps), broadcast; numbers added to the scores of self-
+                attention; -inf hides a step from another
+            self_dropout_mask (default None): (batch, heads, steps, steps); factor of each weight of self-attention
+            attention_dropout_mask (default None): (batch, heads, steps, keys); factor of each weight of cross-attention
+            hidden_dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature
             dropout_mask (default None): (sublayers, batch, steps, features); factor of what each sublayer adds, in
-                order: 0 or 1/(1 - rate)
+                order
         Returns:
             outputs: (batch, steps, features); one vector for each step
             weights: (batch, heads, steps, keys); probabilities over the keys, of every head; None without need_weights

@@ -46,15 +46,13 @@ class ShortenedAttention(Specified):
 
         Args:
             queries: (batch, [heads], queries, features or query_size); query vectors
-            keys: (batch, [heads], keys, features or key_size); key vectors, one for each value
+            keys: (batch, [heads], keys, features or key_size); key vectors
             values: (batch, [heads], keys, value_features or value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is
-                open, to all queries; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch,), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, [heads], one, keys), broadcast; True where a key is open, to all
+                queries
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            dropout_mask (default None): (batch, [heads], queries, rank or blocks); factor of each weight: 0 or 1/(1 -
-                rate)
+            dropout_mask (default None): (batch, [heads], queries, rank or blocks); factor of each weight
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             context: (batch, [heads], queries, value_features or value_size); weighted averages of the values
@@ -221,15 +219,12 @@ class InducedAttention(Specified):
 
         Args:
             queries: (batch, queries, query_size); query vectors
-            keys: (batch, keys, key_size); key vectors, one for each value
+            keys: (batch, keys, key_size); key vectors
             values: (batch, keys, value_size); value vectors, one for each key
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a key is open, to all
-                queries; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch,), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, one, keys), broadcast; True where a key is open, to all queries
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            gather_dropout_mask (default None): (batch, heads, num_inducing, keys); factor of each weight of gather: 0
-                or 1/(1 - rate)
+            gather_dropout_mask (default None): (batch, heads, num_inducing, keys); factor of each weight of gather
             dropout_mask (default None): (batch, heads, queries, num_inducing); factor of each weight of spread,
                 likewise
             training: whether dropout is active; by default the mode of the enclosing layer

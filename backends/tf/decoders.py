@@ -78,10 +78,8 @@ class Decoder(Specified, Generic[State]):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
-                < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [steps]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, steps, keys), broadcast; True where a query may attend
         Returns:
             memory: a `Memory`, which `attend` and `step` take
         Raises:
@@ -97,8 +95,8 @@ class Decoder(Specified, Generic[State]):
 
         Args:
             memory: as `prepare` returns it
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
+            state (default None): (num_layers, batch, state_size); the encoder's last state if initial='encoder', else
+                None
         Returns:
             state: what the next `step` takes
         Raises:
@@ -127,8 +125,8 @@ class Decoder(Specified, Generic[State]):
             state: as `start` returns it
             memory: as `prepare` returns it
             dropout_mask (default None): (num_layers - 1, batch, output_size); factor of the outputs of every layer but
-                the top one: 0 or 1/(1 - rate)
-            attention_dropout_mask (default None): (batch, keys); factor of each weight: 0 or 1/(1 - rate)
+                the top one
+            attention_dropout_mask (default None): (batch, keys); factor of each weight
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             logits: (batch, vocab_size); scores of the next token (natural logarithm)
@@ -161,15 +159,13 @@ class Decoder(Specified, Generic[State]):
         Args:
             tokens: integers (batch, steps); token ids
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
-            valid_lens (default None): integers (batch, [steps]), or a list; number of valid keys: key j is open where j
-                < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, steps, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
+            state (default None): (num_layers, batch, state_size); the encoder's last state if initial='encoder', else
+                None
+            valid_lens (default None): integers (batch, [steps]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, steps, keys), broadcast; True where a query may attend
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
-                layer but the top one: 0 or 1/(1 - rate)
-            attention_dropout_mask (default None): (batch, steps, keys); factor of each weight: 0 or 1/(1 - rate)
+                layer but the top one
+            attention_dropout_mask (default None): (batch, steps, keys); factor of each weight
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             logits: (batch, steps, vocab_size); scores of each next token (natural logarithm)
@@ -221,12 +217,10 @@ class Decoder(Specified, Generic[State]):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
-                a key; combined with valid_lens by logical and
+            state (default None): (num_layers, batch, state_size); the encoder's last state if initial='encoder', else
+                None
+            valid_lens (default None): integers (batch,), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, one, keys), broadcast; True where a query may attend
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode
@@ -270,12 +264,10 @@ class Decoder(Specified, Generic[State]):
 
         Args:
             encoder_outputs: (batch, keys, memory_size); keys and values of the attention
-            state (default None): (num_layers, batch, state_size); the encoder's last state; required if
-                initial='encoder', else None
-            valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-                valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, one, keys), each axis its size or 1; True where a query may attend to
-                a key; combined with valid_lens by logical and
+            state (default None): (num_layers, batch, state_size); the encoder's last state if initial='encoder', else
+                None
+            valid_lens (default None): integers (batch,), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, one, keys), broadcast; True where a query may attend
             bos: token that starts a sequence
             eos: token that ends a sequence
             max_steps: maximum number of tokens to decode
@@ -433,8 +425,8 @@ class BahdanauDecoder(Decoder[tf.Tensor]):
             'concat_bias', 'cosine', 'location', 'gaussian'
         num_positions (default None): number of positions to score, for score='location' only
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
-            'zero', 'learned'
+        initial (default 'encoder'): first state: the encoder's last state, zeros, or a parameter: 'encoder', 'zero',
+            'learned'
         reads (default 'both'): what the recurrent layer reads: the context and the embedded token, or the context
             alone: 'both', 'context'
         readout (default 'dense'): logits from the new top output, or as in the paper from the previous one, the token
@@ -558,8 +550,8 @@ class LuongDecoder(Decoder[LuongState]):
         input_feeding (default 'attentional'): what of a step is an input of the next: its attentional vector, as in the
             paper, its context, or nothing: 'attentional', 'context', 'none'
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
-            'zero', 'learned'
+        initial (default 'encoder'): first state: the encoder's last state, zeros, or a parameter: 'encoder', 'zero',
+            'learned'
         dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
         dtype: floating type of the parameters
         name: the layer's name in Keras
@@ -671,8 +663,8 @@ class FixedContextDecoder(Decoder[tf.Tensor]):
         num_layers (default 1): number of stacked recurrent layers
         memory_size (default None): features of the encoder's outputs; hidden_size if None
         cell (default 'gru'): the recurrent layer, by name: 'gru', 'lstm'
-        initial (default 'encoder'): the first state: the encoder's last state, zeros, or a parameter: 'encoder',
-            'zero', 'learned'
+        initial (default 'encoder'): first state: the encoder's last state, zeros, or a parameter: 'encoder', 'zero',
+            'learned'
         dropout (default 0.0): dropout rate of the attention weights, and between recurrent layers, in training
         dtype: floating type of the parameters
         name: the layer's name in Keras

@@ -61,7 +61,7 @@ class Encoder(Specified):
                 keep the state
             state (default None): (num_layers, batch, state_size); state before the first step; zeros if None
             dropout_mask (default None): (num_layers - 1, batch, steps, output_size); factor of the outputs of every
-                layer but the top one: 0 or 1/(1 - rate)
+                layer but the top one
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             outputs: (batch, steps, output_size); output of the top layer at each step: forward, then backward
@@ -97,8 +97,7 @@ class GRUEncoder(Encoder):
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
         dropout (default 0.0): dropout rate between recurrent layers in training
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
+        bidirectional (default False): whether other weights read the valid steps in reverse, too
         dtype: floating type of the parameters
         name: the layer's name in Keras
     Parameters:
@@ -126,8 +125,7 @@ class LSTMEncoder(Encoder):
         hidden_size: features of the output of each recurrent layer and direction
         num_layers (default 1): number of stacked recurrent layers
         dropout (default 0.0): dropout rate between recurrent layers in training
-        bidirectional (default False): whether a second set of weights reads the steps from the last valid one to the
-            first
+        bidirectional (default False): whether other weights read the valid steps in reverse, too
         dtype: floating type of the parameters
         name: the layer's name in Keras
     Parameters:

@@ -26,8 +26,7 @@ class FeedForward(Specified):
     Args:
         features: features of a step
         hidden_size: hidden features of the feed-forward network
-        activation (default 'relu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
+        activation (default 'relu'): max(0, x), x Φ(x), its tanh form, or x σ(x): 'relu', 'gelu', 'gelu_tanh', 'silu'
         gated (default False): whether a second projection multiplies the hidden features
         bias (default True): whether the projections have biases
         dropout (default 0.0): dropout rate of the hidden features in training
@@ -79,7 +78,7 @@ class FeedForward(Specified):
 
         Args:
             inputs: (batch, steps, features); one vector for each step
-            dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature: 0 or 1/(1 - rate)
+            dropout_mask (default None): (batch, steps, hidden_size); factor of each hidden feature
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             outputs: (batch, steps, features); the transformed vectors

@@ -38,8 +38,7 @@ class HardAttention(ScoredAttention):
             'concat_bias', 'cosine', 'location', 'gaussian'
         hidden_size (default None): features of the hidden layers; query_size if None
         num_positions (default None): number of positions to score, for score='location' only
-        time_major (default False): whether queries, keys, values and context are (steps, batch, features), without
-            heads
+        time_major (default False): whether arrays are (steps, batch, features), without heads
         dtype: floating type of the parameters
         name: the layer's name in Keras
     Parameters:
@@ -113,12 +112,10 @@ class HardAttention(ScoredAttention):
 
         Args:
             queries: (batch, [heads], queries, query_size); query vectors
-            keys: (batch, [heads], keys, key_size); key vectors, one for each value
+            keys: (batch, [heads], keys, key_size); key vectors
             values: (batch, [heads], keys, value_features); value vectors, one for each key
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query
-                may attend to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             noise (default None): (batch, [heads], queries, keys); uniform numbers strictly between 0 and 1; with them,
                 key j is drawn with its softmax probability

@@ -68,8 +68,7 @@ class VisionTransformer(Specified):
         num_heads: number of heads
         hidden_size: hidden features of the feed-forward network
         num_layers (default 1): number of layers
-        activation (default 'gelu'): max(0, x), x Φ(x), its approximation by a tanh, or x σ(x): 'relu', 'gelu',
-            'gelu_tanh', 'silu'
+        activation (default 'gelu'): max(0, x), x Φ(x), its tanh form, or x σ(x): 'relu', 'gelu', 'gelu_tanh', 'silu'
         epsilon (default 1e-05): number added to the mean square under the root
         dropout (default 0.0): dropout rate of the weights, of hidden features and of what a sublayer adds, in training
         dtype: floating type of the parameters
@@ -149,13 +148,13 @@ class VisionTransformer(Specified):
             images: (batch, height, width, channels); numbers of each pixel, channels last
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
             embedding_dropout_mask (default None): (batch, patches + 1, features); factor of class token and patches
-                with positions: 0 or 1/(1 - rate)
+                with positions
             self_dropout_mask (default None): (num_layers, batch, heads, patches + 1, patches + 1); factor of each
-                weight of self-attention: 0 or 1/(1 - rate)
+                weight of self-attention
             hidden_dropout_mask (default None): (num_layers, batch, patches + 1, hidden_size); factor of each hidden
-                feature: 0 or 1/(1 - rate)
+                feature
             dropout_mask (default None): (num_layers, sublayers, batch, patches + 1, features); factor of what each
-                sublayer adds, in order: 0 or 1/(1 - rate)
+                sublayer adds, in order
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             logits: (batch, num_classes); scores of the classes (natural logarithm)

@@ -175,7 +175,7 @@ class RotaryPositions(Specified):
         features: features of an input
         layout (default 'interleaved'): whether a pair is two neighbours, or one feature of each half: 'interleaved',
             'concatenated'
-        base (default 10000.0): ratio of the highest rate to the limit of the lowest
+        base (default 10000.0): highest rate over the limit of the lowest
         dtype: floating type of the parameters
         name: the layer's name in Keras
     Source: Su et al. 2021, section 3.2, arXiv:2104.09864
@@ -209,8 +209,8 @@ class RotaryPositions(Specified):
 
         Args:
             inputs: (batch, [heads], steps, features); one vector for each position
-            offset (default None): integers (batch,), or a list, or one number for all; position of the first step; 0 if
-                None; may be negative
+            offset (default None): integers (batch,), a list, or one number; position of the first step; 0 if None; may
+                be negative
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             outputs: (batch, [heads], steps, features); the inputs, rotated
@@ -277,11 +277,10 @@ def alibi_bias(
         num_queries: number of queries
         num_keys: number of keys
         dtype (default 'float32'): floating type of the result: 'float64', 'float32', 'float16', 'bfloat16'
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
+        offset (default None): integers (batch,), a list, or one number; position of the first query; 0 if None
     Returns:
-        bias: (batch, heads, queries, keys), each axis its size or 1; numbers to add to the scores; the same for every
-            sequence if offset is
+        bias: (batch, heads, queries, keys), broadcast; numbers to add to the scores; the same for every sequence if
+            offset is
     Source: Press et al. 2022, section 3, arXiv:2108.12409
     Example:
         bias = attention.alibi_bias(num_heads, num_queries, num_keys)
@@ -324,11 +323,10 @@ def relative_buckets(
         bidirectional (default True): whether keys after the query have buckets of their own; otherwise they share that
             of distance 0
         max_distance (default 128): distance from which on all share the last bucket
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
+        offset (default None): integers (batch,), a list, or one number; position of the first query; 0 if None
     Returns:
-        buckets: integers (batch, queries, keys), each axis its size or 1; row of the table for each pair, int32; the
-            same for every sequence if offset is
+        buckets: integers (batch, queries, keys), broadcast; row of the table for each pair, int32; the same for every
+            sequence if offset is
     Raises:
         OptionError: too few buckets, or a max_distance that has a bucket of its own
     Source: Raffel et al. 2020, section 2.1, arXiv:1910.10683
@@ -362,11 +360,10 @@ def relative_bias(
         bidirectional (default True): whether keys after the query have buckets of their own; otherwise they share that
             of distance 0
         max_distance (default 128): distance from which on all share the last bucket
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
+        offset (default None): integers (batch,), a list, or one number; position of the first query; 0 if None
     Returns:
-        bias: (batch, heads, queries, keys), each axis its size or 1; numbers to add to the scores; the same for every
-            sequence if offset is
+        bias: (batch, heads, queries, keys), broadcast; numbers to add to the scores; the same for every sequence if
+            offset is
     Raises:
         OptionError: too few buckets, or a max_distance that has a bucket of its own
     Source: Raffel et al. 2020, section 2.1, arXiv:1910.10683

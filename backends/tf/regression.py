@@ -67,10 +67,8 @@ class NadarayaWatson(Specified):
             queries: (batch, queries); points at which to predict
             keys: (batch, keys); observed points
             values: (batch, keys); observed values
-            valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where
-                j < valid_len; out-of-range lengths are clipped
-            mask (default None): booleans (batch, queries, keys), each axis its size or 1; True where a query may attend
-                to a key; combined with valid_lens by logical and
+            valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+            mask (default None): booleans (batch, queries, keys), broadcast; True where a query may attend
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             predictions: (batch, queries); weighted averages of the values, in their units

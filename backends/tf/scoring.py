@@ -26,7 +26,7 @@ def dot_score(queries: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
 
     Args:
         queries: (batch, [heads], queries, features); query vectors
-        keys: (batch, [heads], keys, features); key vectors, one for each value
+        keys: (batch, [heads], keys, features); key vectors
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
     Source: Luong et al. 2015, section 3.1, arXiv:1508.04025
@@ -51,7 +51,7 @@ def scaled_dot_score(
 
     Args:
         queries: (batch, [heads], queries, features); query vectors
-        keys: (batch, [heads], keys, features); key vectors, one for each value
+        keys: (batch, [heads], keys, features); key vectors
         scale (default None): factor of the scores; 1/√features if None
         softcap (default None): bound of the scores; none if None
     Returns:
@@ -111,7 +111,7 @@ def cosine_score(queries: tf.Tensor, keys: tf.Tensor, *, scale: float | None = N
 
     Args:
         queries: (batch, [heads], queries, features); query vectors
-        keys: (batch, [heads], keys, features); key vectors, one for each value
+        keys: (batch, [heads], keys, features); key vectors
         scale (default None): factor of the cosines; 1 if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
@@ -167,7 +167,7 @@ def gaussian_score(queries: tf.Tensor, keys: tf.Tensor, w: tf.Tensor | None = No
 
     Args:
         queries: (batch, [heads], queries, features); query vectors
-        keys: (batch, [heads], keys, features); key vectors, one for each value
+        keys: (batch, [heads], keys, features); key vectors
         w (default None): (); inverse width of the kernel; 1 if None
     Returns:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)

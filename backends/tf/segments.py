@@ -118,11 +118,11 @@ class SegmentAttention(Specified):
             inputs: (batch, queries, query_size); the steps of the segment
             previous (default None): (batch, previous_steps, query_size); the inputs of the segments before, oldest
                 first
-            mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a step
-                may attend to a key of [previous; inputs], if it is not later
+            mask (default None): booleans (batch, [heads], queries, keys), broadcast; True where a step may attend to a
+                key of [previous; inputs], if it is not later
             per_head (default False): whether to return the weights of every head, or their mean
             need_weights (default True): whether to return the weights; if False, they are None and need not be stored
-            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight: 0 or 1/(1 - rate)
+            dropout_mask (default None): (batch, heads, queries, keys); factor of each weight
             training: whether dropout is active; by default the mode of the enclosing layer
         Returns:
             context: (batch, queries, query_size); the heads' averages, projected

@@ -7,7 +7,11 @@ Every function and method checks its arguments before any arithmetic, and raises
     OptionError: an option is outside its domain, or would be ignored beside the others
     TokenError: a token id is outside the vocabulary
 
-A docstring names those that a function or method raises beside them.
+A docstring names those that a function or method raises beside them. Of arguments, these rules are general:
+
+    valid_lens: lengths out of range are clipped; lengths and mask combine by logical and
+    an array that is broadcast has for each axis its size or 1
+    a dropout mask holds 0 or 1/(1 - rate), by which what is dropped is multiplied
 """
 
 from attention_core.operators import exports

@@ -40,12 +40,10 @@ def linear_attention(
 
     Args:
         queries: (batch, [heads], queries, features); query vectors
-        keys: (batch, [heads], keys, features); key vectors, one for each value
+        keys: (batch, [heads], keys, features); key vectors
         values: (batch, [heads], keys, value_features); value vectors, one for each key
-        valid_lens (default None): integers (batch,), or a list; number of valid keys: key j is open where j <
-            valid_len; out-of-range lengths are clipped
-        mask (default None): booleans (batch, [heads], one, keys), each axis its size or 1; True where a key is open, to
-            all queries; combined with valid_lens by logical and
+        valid_lens (default None): integers (batch,), or a list; key j is open where j < valid_len
+        mask (default None): booleans (batch, [heads], one, keys), broadcast; True where a key is open, to all queries
         causal (default False): whether query i attends to the keys up to i alone, of as many as there are queries
     Returns:
         context: (batch, [heads], queries, value_features); weighted averages of the values

@@ -50,12 +50,10 @@ def attention_mask(
 
     Args:
         num_keys: number of keys
-        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
-            valid_len; out-of-range lengths are clipped
-        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
-            attend to a key; combined with valid_lens by logical and
+        valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+        mask (default None): booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
     Returns:
-        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+        mask: booleans (batch, [heads], queries, keys), broadcast; True = may attend
     Source: this specification; True means 'may attend', as in ONNX Attention
     Example:
         mask = attention.attention_mask(num_keys, valid_lens)
@@ -90,12 +88,11 @@ def causal_mask(
     Args:
         num_queries: number of queries
         num_keys: number of keys
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
+        offset (default None): integers (batch,), a list, or one number; position of the first query; 0 if None
         device: where to allocate
     Returns:
-        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
-            if offset is. With heads, insert their axis: mask[:, None]
+        mask: booleans (batch, queries, keys), broadcast; True = may attend; the same for every sequence if offset is.
+            With heads, insert their axis: mask[:, None]
     Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762
     Example:
         mask = attention.causal_mask(num_queries, num_keys)
@@ -125,12 +122,11 @@ def window_mask(
         num_keys: number of keys
         left: number of keys before the query's position
         right: number of keys after the query's position
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
+        offset (default None): integers (batch,), a list, or one number; position of the first query; 0 if None
         device: where to allocate
     Returns:
-        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
-            if offset is. With heads, insert their axis: mask[:, None]
+        mask: booleans (batch, queries, keys), broadcast; True = may attend; the same for every sequence if offset is.
+            With heads, insert their axis: mask[:, None]
     Source: Beltagy et al. 2020, section 3.1, arXiv:2004.05150
     Example:
         mask = attention.window_mask(num_queries, num_keys, left=left, right=right)
@@ -159,12 +155,11 @@ def block_mask(
         num_queries: number of queries
         num_keys: number of keys
         size: number of positions in a block
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
+        offset (default None): integers (batch,), a list, or one number; position of the first query; 0 if None
         device: where to allocate
     Returns:
-        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
-            if offset is. With heads, insert their axis: mask[:, None]
+        mask: booleans (batch, queries, keys), broadcast; True = may attend; the same for every sequence if offset is.
+            With heads, insert their axis: mask[:, None]
     Source: Liu et al. 2018, section 4.2.4, arXiv:1801.10198
     Example:
         mask = attention.block_mask(num_queries, num_keys, size=size)
@@ -193,12 +188,11 @@ def stride_mask(
         num_queries: number of queries
         num_keys: number of keys
         stride: distance between the positions that a query attends to
-        offset (default None): integers (batch,), or a list, or one number for all; position of the first query among
-            the keys; 0 if None
+        offset (default None): integers (batch,), a list, or one number; position of the first query; 0 if None
         device: where to allocate
     Returns:
-        mask: booleans (batch, queries, keys), each axis its size or 1; True = may attend; the same for every sequence
-            if offset is. With heads, insert their axis: mask[:, None]
+        mask: booleans (batch, queries, keys), broadcast; True = may attend; the same for every sequence if offset is.
+            With heads, insert their axis: mask[:, None]
     Source: Child et al. 2019, section 4.2, arXiv:1904.10509
     Example:
         mask = attention.stride_mask(num_queries, num_keys, stride=stride)
@@ -233,11 +227,10 @@ def mask_and(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     Both masks have heads, or neither; an axis of size 1 is extended to the size of the other.
 
     Args:
-        first: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
-        second: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a
-            key
+        first: booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
+        second: booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
     Returns:
-        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+        mask: booleans (batch, [heads], queries, keys), broadcast; True = may attend
     Source: this specification
     Example:
         mask = attention.mask_and(first, second)
@@ -254,11 +247,10 @@ def mask_or(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     Both masks have heads, or neither; an axis of size 1 is extended to the size of the other.
 
     Args:
-        first: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
-        second: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a
-            key
+        first: booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
+        second: booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
     Returns:
-        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+        mask: booleans (batch, [heads], queries, keys), broadcast; True = may attend
     Source: this specification
     Example:
         mask = attention.mask_or(first, second)
@@ -315,11 +307,11 @@ def from_additive_mask(additive_mask: torch.Tensor, *, threshold: float = -1e4) 
     is open, and its value is lost; attention layers take one as bias.
 
     Args:
-        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers added to the scores: 0 for an
-            open key, at most threshold for a hidden one
+        additive_mask: (batch, [heads], queries, keys), broadcast; numbers added to the scores: 0 for an open key, at
+            most threshold for a hidden one
         threshold (default -10000.0): a key is hidden where additive_mask is at most this
     Returns:
-        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True = may attend
+        mask: booleans (batch, [heads], queries, keys), broadcast; True = may attend
     Source: this specification
     Example:
         mask = attention.from_additive_mask(additive_mask)
@@ -337,11 +329,11 @@ def to_additive_mask(mask: torch.Tensor, *, dtype: str = "float32", finite: bool
     dtype is that of the scores to which the mask is added.
 
     Args:
-        mask: booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may attend to a key
+        mask: booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
         dtype (default 'float32'): floating type of the result: 'float64', 'float32', 'float16', 'bfloat16'
         finite (default False): whether to fill with the lowest finite number, not -inf
     Returns:
-        additive_mask: (batch, [heads], queries, keys), each axis its size or 1; numbers to add to the scores
+        additive_mask: (batch, [heads], queries, keys), broadcast; numbers to add to the scores
     Source: this specification
     Example:
         additive_mask = attention.to_additive_mask(mask)
@@ -364,10 +356,8 @@ def masked_softmax(
 
     Args:
         scores: (batch, [heads], queries, keys); logits (natural logarithm)
-        valid_lens (default None): integers (batch, [queries]), or a list; number of valid keys: key j is open where j <
-            valid_len; out-of-range lengths are clipped
-        mask (default None): booleans (batch, [heads], queries, keys), each axis its size or 1; True where a query may
-            attend to a key; combined with valid_lens by logical and
+        valid_lens (default None): integers (batch, [queries]), or a list; key j is open where j < valid_len
+        mask (default None): booleans (batch, [heads], queries, keys), broadcast; True where a query may attend
     Returns:
         weights: (batch, [heads], queries, keys); probabilities over the keys
     Source: Vaswani et al. 2017, section 3.2.3, arXiv:1706.03762; fully masked rows as in ONNX Attention

@@ -59,7 +59,9 @@ means "may attend".
 
 Every call checks its arguments before any arithmetic: an array that does not fit the operator, the layer's parameters
 or the other arrays is a `ShapeError` or `DtypeError`, a mask that is not boolean a `MaskError`, an option outside its
-domain or without an effect an `OptionError`, and a token id outside the vocabulary a `TokenError`.
+domain or without an effect an `OptionError`, and a token id outside the vocabulary a `TokenError`. Lengths out of range
+are clipped; lengths and mask combine by logical and. A dropout mask holds 0 or 1/(1 - rate), by which what is dropped
+is multiplied.
 
 ## How it is called
 
