@@ -32,7 +32,7 @@ from parity_tests.format.families import Family, Suite
 from parity_tests.translation import corpus
 
 CORE = Path(__file__).with_name("core.txt")
-"""The names of the cells of the core, a line each; `python -m parity_tests.mutants.core` writes them."""
+"""The names of the cells of the core, a line each; `python -m tools.core` writes them."""
 
 WRITTEN = (
     *(masking, scoring, linear, attention, choices, multi_head, compressed, segments),

@@ -19,13 +19,13 @@ from parity_tests.judge import compare
 from parity_tests.judge.compare import CELL_CHECKS, CHECKS, judge_all
 from parity_tests.judge.question import Questions
 from parity_tests.mutants import explain
-from parity_tests.mutants.core import killers_among
 from parity_tests.mutants.derived import Derived
 from parity_tests.mutants.explain import explanations
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import Mutant, Outcome, answer, attempt, in_place_of_the_reference, judged
 from parity_tests.tests.commands import invoke, squeezed
 from parity_tests.workers.recordings import Recording
+from tools.core import killers_among
 
 pytestmark = pytest.mark.once
 

@@ -1,8 +1,8 @@
-"""The core: few cells that kill every mutant, the known ones and the derived ones.
+"""Write the core: few cells that kill every mutant, the known ones and the derived ones: `python -m tools.core`.
 
 `attention-parity run` computes these unless all are requested. They are chosen greedily, each the one that kills most
-mutants of those left, and kept in `cases/core.txt`; `python -m parity_tests.mutants.core` writes them. Mutants that
-show in trainings alone are left to the trainings.
+mutants of those left, and kept in `parity_tests/cases/core.txt`. Mutants that show in trainings alone are left to the
+trainings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def killers_among(
     return {name: frozenset(red & full or red & names) for name, red in killers.items()}
 
 
-def chosen(mutants: Collection[frozenset[str]], sizes: Mapping[str, int], before: Mapping[str, str]) -> set[str]:
+def smallest_cover(
+    mutants: Collection[frozenset[str]], sizes: Mapping[str, int], before: Mapping[str, str]
+) -> set[str]:
     """Cells that kill each mutant: first those that kill most, and of these the smallest; none could be left out.
 
     before names the cell that another one repeats, by the name of the latter; both then have to be there.
@@ -50,15 +52,15 @@ def chosen(mutants: Collection[frozenset[str]], sizes: Mapping[str, int], before
     return {*kept}
 
 
-def computed() -> list[str]:
+def core() -> list[str]:
     """The names of the cells of the core, in the order of the cases."""
     cells = cells_of(all_cases(), DTYPES)
     sizes = {Cell(case, dtype).key: sum(array.size for array in case.inputs.values()) for case, dtype in cells}
     before = {Cell(case, dtype).key: f"{case.again}/{dtype}" for case, dtype in cells if case.again}
     known = {mutant.name: judged(mutant, *attempt(mutant)).red for mutant in MUTANTS}
-    kept = chosen(killers_among(cells, known, killers(cells, derived())).values(), sizes, before)
+    kept = smallest_cover(killers_among(cells, known, killers(cells, derived())).values(), sizes, before)
     return [cell.key for cell in cells if cell.key in kept]
 
 
 if __name__ == "__main__":
-    CORE.write_text("".join(f"{name}\n" for name in computed()), encoding="utf-8")
+    CORE.write_text("".join(f"{name}\n" for name in core()), encoding="utf-8")
