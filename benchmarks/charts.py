@@ -88,7 +88,7 @@ def bars(axes: Axes, rows: Sequence[Row], colours: dict[str, str], most: int) ->
     """A bar from 1 for each ratio with its quartiles, and a mark where its goal is, of at most so many."""
     for place, row in enumerate(rows):
         ratio, colour = row.ratio or 1.0, colours[row.framework]
-        missed = row.reached is False
+        missed = row.is_reached is False
         look = {"facecolor": "white" if missed else colour, "edgecolor": colour, "hatch": MISSED if missed else None}
         axes.barh(place, ratio - 1.0, left=1.0, height=0.7, **look)
         if row.spread is not None:

@@ -134,7 +134,7 @@ def bench(
     if chart is not None:
         paths.draw(charts.chart(measured), chart)
     missing = set(measured.missing) & set(frameworks) if frameworks else set(FRAMEWORKS) <= set(measured.missing)
-    sys.exit(128 + signal.SIGINT if measured.interrupted else 1 if measured.refused or missing else 0)
+    sys.exit(128 + signal.SIGINT if measured.interrupted else 1 if measured.refused_rows or missing else 0)
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def print_ratios(rows: Sequence[runner.Row]) -> None:
     for row in (row for row in rows if not row.refused):
         ratio, spread, rate, goal, reached = pages.numbers(row)
         goal += {"yes": " ✓", "no": " ✗", "": ""}[reached]
-        table.add_row(*map(Text, (pages.direction(row), ratio, spread, rate, goal)), style=COLOURS[row.reached])
+        table.add_row(*map(Text, (pages.direction(row), ratio, spread, rate, goal)), style=COLOURS[row.is_reached])
     if table.row_count:
         console.print(table)
     for row in rows:
@@ -179,7 +179,7 @@ def print_bench(measured: runner.Bench) -> None:
         caption = "a training step of additive attention, 1 × length × length × 256"
         table = Table("framework", "form", *figures, header_style="bold", caption=caption)
         for at in measured.lengths:
-            table.add_row(at.framework, at.form, str(at.length), *map(Text, pages.taken(at)))
+            table.add_row(at.framework, at.form, str(at.length), *map(Text, pages.length_figures(at)))
         console.print(table)
     for name, reason in measured.missing.items():
         console.print(Text(f"not measured: {name}: {reason}"), soft_wrap=True)

@@ -104,7 +104,7 @@ class Item:
         return replace(self, goals=tuple(replace(goal, least=SCALED * threads) for goal in goals if goal.is_timed))
 
 
-def timed(
+def time_goals(
     framework: str,
     forward: tuple[float, float] | None = None,
     training: tuple[float, float] | None = None,
@@ -121,14 +121,14 @@ ADDITIVE = Item(
     "AdditiveAttention",
     {"batch": 8, "queries": 512, "keys": 512, "hidden": 256},
     (
-        *timed("torch", (18, 25), (9, 12)),
+        *time_goals("torch", (18, 25), (9, 12)),
         Goal("torch", "memory", 100),
-        *timed("tf", (2.4, 5), (2.2, 4), GRAPH),
+        *time_goals("tf", (2.4, 5), (2.2, 4), GRAPH),
         Goal("tf", "memory", 50, against=GRAPH),
-        *timed("tf", against="keras.layers.AdditiveAttention"),
-        *timed("jax", (11, 15), (12, 15)),
+        *time_goals("tf", against="keras.layers.AdditiveAttention"),
+        *time_goals("jax", (11, 15), (12, 15)),
         Goal("jax", "memory", 100),
-        *timed("mxnet", (6, 8), (2.4, 3)),
+        *time_goals("mxnet", (6, 8), (2.4, 3)),
         Goal("mxnet", "memory", 50),
     ),
     quick={"batch": 2, "queries": 256, "keys": 256, "hidden": 128},  # the smallest that go by blocks in all frameworks
@@ -147,17 +147,17 @@ DECODER = Item(
     "BahdanauDecoder",
     {"batch": 128, "hidden": 256, "layers": 2, "vocabulary": 200, "steps": 50, "keys": 50},
     (
-        *timed("torch", (3.1, 4), (2.5, 3)),
+        *time_goals("torch", (3.1, 4), (2.5, 3)),
         Goal("torch", "memory", 4, 6),
         Goal("torch", "compile", part="forward"),
         Goal("torch", "compile", part="training"),
-        *timed("tf", (9, 12), (5, 6), EAGER),
-        *timed("tf", (2.2, 2.7), None, GRAPH),
+        *time_goals("tf", (9, 12), (5, 6), EAGER),
+        *time_goals("tf", (2.2, 2.7), None, GRAPH),
         Goal("tf", "compile", 18, 30, GRAPH, "forward"),
-        *timed("jax", (0.97, 1.1), (2.5, 3)),
+        *time_goals("jax", (0.97, 1.1), (2.5, 3)),
         Goal("jax", "compile", 15, 20, part="forward"),
         Goal("jax", "compile", 11, 12, part="training"),
-        *timed("mxnet", (3, 3), (2, 2)),
+        *time_goals("mxnet", (3, 3), (2, 2)),
     ),
     quick={"batch": 16, "hidden": 64, "steps": 9, "keys": 9},
     outputs=("logits", "state", "weights"),
@@ -169,10 +169,10 @@ SHORT = replace(
     summary="Bahdanau decoder, short",
     sizes={**DECODER.sizes, "steps": 9, "keys": 9},
     goals=(
-        *timed("torch", (1.6, 1.6), (1.4, 1.4)),
-        *timed("tf", (10, 10), (5, 5), EAGER),
-        *timed("jax", (0.97, 0.97), (1.2, 1.2)),
-        *timed("mxnet", (3, 3), (1.7, 1.7)),
+        *time_goals("torch", (1.6, 1.6), (1.4, 1.4)),
+        *time_goals("tf", (10, 10), (5, 5), EAGER),
+        *time_goals("jax", (0.97, 0.97), (1.2, 1.2)),
+        *time_goals("mxnet", (3, 3), (1.7, 1.7)),
     ),
 )
 GREEDY = replace(
@@ -190,13 +190,13 @@ DOT = Item(
     "DotProductAttention",
     {"batch": 8, "heads": 8, "queries": 512, "keys": 512, "hidden": 64},
     (
-        *timed("torch", (5.4, 7), (4, 5.5)),
-        *timed("torch", against="torch scaled_dot_product_attention"),
+        *time_goals("torch", (5.4, 7), (4, 5.5)),
+        *time_goals("torch", against="torch scaled_dot_product_attention"),
         Goal("torch", "memory"),
-        *timed("tf", (1.3, 2), (1.2, 1.2), GRAPH),
-        *timed("tf", against="keras.ops.dot_product_attention"),
-        *timed("jax", (2.6, 3), (2, 2.5)),
-        *timed("jax", against="jax.nn.dot_product_attention"),
+        *time_goals("tf", (1.3, 2), (1.2, 1.2), GRAPH),
+        *time_goals("tf", against="keras.ops.dot_product_attention"),
+        *time_goals("jax", (2.6, 3), (2, 2.5)),
+        *time_goals("jax", against="jax.nn.dot_product_attention"),
         Goal("jax", "memory", 26, 50),
     ),
     quick={"batch": 2, "heads": 2, "queries": 64, "keys": 64},
@@ -207,7 +207,7 @@ WEIGHTS = replace(
     DOT,
     name="dot-weights",
     summary="dot-product attention, weights returned",
-    goals=timed("torch", (2, 3), (3, 4)),
+    goals=time_goals("torch", (2, 3), (3, 4)),
     keywords={},
 )
 WEIGHTS_LONG = WEIGHTS.variant("long", "long", keys=4096)

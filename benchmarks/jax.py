@@ -56,7 +56,7 @@ class FunctionForm(Form):
     ) -> None:
         place, batch = partial(from_numpy, device=device), problem.sizes["batch"]
         if device == "cpu" and jax.device_count("cpu") > 1:
-            place, function = partial(placed, batch), by_devices(function, batch)
+            place, function = partial(place, batch), by_devices(function, batch)
             parameters = jax.device_put(parameters, NamedSharding(mesh_of(batch), PartitionSpec()))
         super().__init__(problem, place)
         self.canonical, self.parameters, target = canonical, parameters, self.target
@@ -102,13 +102,13 @@ class FunctionForm(Form):
         loss, (by_parameter, by_input) = self.gradients(*self.arguments("forward"))
         return loss, by_input, self.canonical(by_parameter)
 
-    def compiled(self, part: str) -> Any:
+    def compile_part(self, part: str) -> Any:
         """The compiled function of a part: traced, lowered and compiled."""
         return self.functions[part].lower(*self.arguments(part)).compile()
 
-    def analysed(self, part: str) -> int:
+    def planned_bytes(self, part: str) -> int:
         """The bytes that the compiled function takes beside its arguments and results, as XLA has planned them."""
-        return max(int(self.compiled(part).memory_analysis().temp_size_in_bytes), 1)
+        return max(int(self.compile_part(part).memory_analysis().temp_size_in_bytes), 1)
 
 
 def mesh_of(batch: int) -> Mesh:
@@ -122,7 +122,7 @@ def divided_batch(batch: int, array: Any) -> PartitionSpec:
     return PartitionSpec(*("batch" if axis == array.shape.index(batch) else None for axis in range(array.ndim)))
 
 
-def placed(batch: int, array: np.ndarray) -> jax.Array:
+def place(batch: int, array: np.ndarray) -> jax.Array:
     """The array with each device's part of the batch there."""
     return jax.device_put(array, NamedSharding(mesh_of(batch), divided_batch(batch, array)))
 
@@ -130,7 +130,7 @@ def placed(batch: int, array: np.ndarray) -> jax.Array:
 def by_devices(function: Function, batch: int) -> Function:
     """The function of each device's part of a batch; all have the parameters."""
 
-    def called(parameters: Any, **arrays: jax.Array) -> tuple[jax.Array, ...]:
+    def call(parameters: Any, **arrays: jax.Array) -> tuple[jax.Array, ...]:
         def of_part(parameters: Any, arrays: Arrays) -> tuple[jax.Array, ...]:
             return function(parameters, **arrays)
 
@@ -139,7 +139,7 @@ def by_devices(function: Function, batch: int) -> Function:
         specs = {"in_specs": (PartitionSpec(), given), "out_specs": returned}
         return jax.shard_map(of_part, mesh=mesh_of(batch), **specs)(parameters, arrays)
 
-    return called
+    return call
 
 
 THIRD_PARTY: dict[str, Function] = {
@@ -158,7 +158,7 @@ def search_form(problem: Problem, against: str | None, device: str) -> SearchFor
         ours.set_parameters(model, problem.parameters)
         options = {"bos": BOS, "eos": EOS, "max_steps": steps}
 
-        def found(model: Any, *given: jax.Array) -> tuple[jax.Array]:
+        def search(model: Any, *given: jax.Array) -> tuple[jax.Array]:
             if "width" in keywords:
                 return (model.beam(*given, **options, **keywords)[0],)
             return (model.greedy(*given, **options)[0],)
@@ -167,10 +167,10 @@ def search_form(problem: Problem, against: str | None, device: str) -> SearchFor
         recurrent = problem.item.layer == "Translator"
         model = textbook.kernels(dict(problem.parameters)) if recurrent else textbook.Transformer(problem)
         stepping = textbook.translator_stepping if recurrent else textbook.transformer_stepping
-        found = partial(textbook.beam if "width" in keywords else textbook.greedy, stepping, steps=steps, **keywords)
+        search = partial(textbook.beam if "width" in keywords else textbook.greedy, stepping, steps=steps, **keywords)
     graphdef, state = (None, model) if isinstance(model, dict) else nnx.split(model)
     state = jax.device_put(state, source.device)
-    searching = jax.jit(lambda state, *given: found(state if graphdef is None else nnx.merge(graphdef, state), *given))
+    searching = jax.jit(lambda state, *given: search(state if graphdef is None else nnx.merge(graphdef, state), *given))
     return SearchForm(lambda: jax.block_until_ready(searching(state, source, lens)), to_numpy)
 
 
@@ -223,13 +223,11 @@ def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
     ours.set_parameters(layer, problem.parameters)
     graphdef, state, rest = nnx.split(layer, nnx.Param, ...)
 
-    def called(parameters: Any, /, **arrays: jax.Array) -> tuple[jax.Array, ...]:
+    def call(parameters: Any, /, **arrays: jax.Array) -> tuple[jax.Array, ...]:
         whole = nnx.merge(graphdef, parameters, rest)
         if item.name == "greedy":
             steps = arrays.pop("tokens").shape[1]
             return whole.greedy(**arrays, bos=BOS, eos=EOS, max_steps=steps)
         return whole(**arrays, **item.keywords)
 
-    return FunctionForm(
-        problem, called, state, device, lambda tree: ours.get_parameters(nnx.merge(graphdef, tree, rest))
-    )
+    return FunctionForm(problem, call, state, device, lambda tree: ours.get_parameters(nnx.merge(graphdef, tree, rest)))

@@ -61,7 +61,7 @@ def vocabulary(size: int) -> Vocabulary:
     return Vocabulary([str(number) for number in range(RESERVED, size)], special)
 
 
-def arranged(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def arrange(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Our parameters as JoeyNMT has them: the output comes before the context."""
     context, output = np.split(parameters["decoder.W_c"], 2, axis=1)
     return {**parameters, "decoder.W_c": np.concatenate([output, context], axis=1)}
@@ -79,13 +79,13 @@ def loss(model: nn.Module, batch: Batch) -> Callable[[], Tensor]:
     """What computes the loss, as JoeyNMT's TrainManager does with normalization: tokens."""
     given = batch_of(batch)
 
-    def computed() -> Tensor:
+    def compute() -> Tensor:
         model.train()
         given.sort_by_src_length()
         summed, *_ = model(return_type="loss", **vars(given))
         return given.normalize(summed, normalization="tokens")
 
-    return computed
+    return compute
 
 
 def search(model: nn.Module, batch: Batch, steps: int, width: int = 1) -> Callable[[], tuple[Tensor]]:
@@ -94,8 +94,8 @@ def search(model: nn.Module, batch: Batch, steps: int, width: int = 1) -> Callab
     given = batch_of(batch)
     options = {"max_output_length": steps, "beam_size": width, "beam_alpha": 0.0}
 
-    def decoded() -> tuple[Tensor]:
+    def decode() -> tuple[Tensor]:
         sentences, *_ = joey_search(model, given, **options)
         return (torch.from_numpy(sentences),)
 
-    return decoded
+    return decode

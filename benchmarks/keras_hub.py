@@ -68,14 +68,14 @@ def stepping(
     encoded = [tf.repeat(array, width, axis=0) for array in model.encode(source, source_lens)]
     positions = model.positions(steps)
 
-    def embedded(token: Tensor, t: Tensor | int) -> Tensor:
+    def embed(token: Tensor, t: Tensor | int) -> Tensor:
         return (model.target(token) * model.target.output_dim**0.5 + positions[t])[:, None]
 
-    any_step = embedded(tf.fill((encoded[0].shape[0],), BOS), 0)
+    any_step = embed(tf.fill((encoded[0].shape[0],), BOS), 0)
     started = [layer.start(any_step, steps, *encoded) for layer in model.decoder]
 
     def step(tokens: Tensor, t: Tensor, caches: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        x, following = embedded(tf.gather(tokens, t, axis=1), t), []
+        x, following = embed(tf.gather(tokens, t, axis=1), t), []
         for layer, past, (_, cross) in zip(model.decoder, caches, started, strict=True):
             x, after = layer.step(x, t, past, cross, *encoded)
             following.append(after)

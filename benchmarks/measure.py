@@ -118,7 +118,7 @@ def parameter_path(name: str, gru: Mapping[str, str]) -> str:
     return {"dense.W": "dense.weight", "dense.b": "dense.bias"}.get(name, f"{name}.weight")
 
 
-def stored(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+def to_stored(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     """A canonical array in the shape of a third-party parameter.
 
     A GRU's hidden bias has redundant entries for the other gates, which come first: they are 0.
@@ -227,7 +227,7 @@ def forget_peak() -> None:
     CLEAR.write_text("5")
 
 
-def taken(call: Call) -> int:
+def peak_growth(call: Call) -> int:
     """The bytes by which a call lets this process grow at most."""
     ctypes.CDLL(None).malloc_trim(0)  # what was freed before would be taken again unseen
     forget_peak()

@@ -16,7 +16,7 @@ import backends.mxnet as ours
 from attention_core.operators.training import Batch
 from backends.mxnet.arrays import context, from_numpy, to_numpy
 from backends.mxnet.runtime import build
-from benchmarks.measure import Form, SearchForm, TrainingForm, canonical, parameter_path, stored
+from benchmarks.measure import Form, SearchForm, TrainingForm, canonical, parameter_path, to_stored
 from benchmarks.problem import BOS, EOS, LEARNING_RATE, MAX_NORM, Problem
 from benchmarks.textbook import mxnet as textbook
 
@@ -80,12 +80,12 @@ def third_party(problem: Problem) -> nn.Block:
     return textbook.AdditiveAttention(sizes["hidden"])
 
 
-def filled(problem: Problem, block: nn.Block) -> dict[str, gluon.Parameter]:
+def fill(problem: Problem, block: nn.Block) -> dict[str, gluon.Parameter]:
     """Copy the problem's parameters into a third-party block; return its own by their canonical names."""
     block.initialize(mx.init.Zero())
     places = {name: attrgetter(parameter_path(name, textbook.GRU))(block) for name in problem.parameters}
     for name, place in places.items():
-        place.set_data(from_numpy(stored(problem.parameters[name], place.shape)))
+        place.set_data(from_numpy(to_stored(problem.parameters[name], place.shape)))
     return places
 
 
@@ -98,7 +98,7 @@ def training_form(problem: Problem, against: str | None, device: str) -> Trainin
         trainer = ours.Trainer(layer, ours.adam(LEARNING_RATE), max_norm=MAX_NORM)
         return TrainingForm(partial(trainer.step, batch), to_numpy)
     block = third_party(problem)
-    filled(problem, block)
+    fill(problem, block)
     stepper = gluon.Trainer(block.collect_params(), "adam", {"learning_rate": LEARNING_RATE})
     return TrainingForm(partial(textbook.training_step, block, stepper, batch), to_numpy)
 
@@ -113,15 +113,15 @@ def search_form(problem: Problem, against: str | None, device: str) -> SearchFor
         search = partial(layer.beam if "width" in keywords else layer.greedy, bos=BOS, eos=EOS, max_steps=steps)
     else:
         block = third_party(problem)
-        filled(problem, block)
+        fill(problem, block)
         search = partial(textbook.beam if "width" in keywords else textbook.greedy, block, steps=steps)
 
-    def found() -> tuple[np.ndarray]:
+    def search_tokens() -> tuple[np.ndarray]:
         tokens = search(*given, **keywords)[0]
         tokens.wait_to_read()
         return (tokens,)
 
-    return SearchForm(found, to_numpy)
+    return SearchForm(search_tokens, to_numpy)
 
 
 def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
@@ -135,7 +135,7 @@ def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
             ours.set_parameters(layer, problem.parameters)
             return BlockForm(problem, layer, device, partial(ours.get_parameters, layer, read=methodcaller("grad")))
         block = third_party(problem)
-        places = filled(problem, block)
+        places = fill(problem, block)
 
         def read() -> dict[str, numpy.ndarray]:
             shapes = {name: array.shape for name, array in problem.parameters.items()}

@@ -46,7 +46,7 @@ def translator(problem: Problem) -> nn.Module:
     return model
 
 
-def arranged(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def arrange(parameters: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Our parameters as OpenNMT-py has them: W projects the query, and not the keys."""
     return {**parameters, "decoder.attention.W": parameters["decoder.attention.W"].T}
 
@@ -59,12 +59,12 @@ def loss(model: nn.Module, batch: Batch) -> Callable[[], Tensor]:
     summed = LossCompute(nn.CrossEntropyLoss(ignore_index=PAD, reduction="sum"), model.generator)
     model.train()
 
-    def computed() -> Tensor:
+    def compute() -> Tensor:
         outputs, attention = model(source, target, lens)
         total, _ = summed(given, outputs, attention)
         return total / tokens
 
-    return computed
+    return compute
 
 
 def search(model: nn.Module, batch: Batch, steps: int, width: int = 1) -> Callable[[], tuple[Tensor]]:
@@ -85,8 +85,8 @@ def search(model: nn.Module, batch: Batch, steps: int, width: int = 1) -> Callab
         global_scorer=GNMTGlobalScorer(0.0, 0.0, None, None),
     )
 
-    def decoded() -> tuple[Tensor]:
+    def decode() -> tuple[Tensor]:
         sentences = decoding.translate_batch(given, attn_debug=False)["predictions"]
         return (torch.stack([best for best, *_ in sentences]),)
 
-    return decoded
+    return decode

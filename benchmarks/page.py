@@ -49,7 +49,9 @@ def markdown(bench: Bench) -> str:
             "| framework | form | length | seconds | growth | MiB |",
             "|---|---|---|---|---|---|",
         ]
-        lines += [f"| {at.framework} | {at.form} | {at.length} | {' | '.join(taken(at))} |" for at in bench.lengths]
+        lines += [
+            f"| {at.framework} | {at.form} | {at.length} | {' | '.join(length_figures(at))} |" for at in bench.lengths
+        ]
     return "\n".join([*lines, "", f"Measured on {place(bench)}.", ""])
 
 
@@ -78,12 +80,12 @@ def numbers(row: Row) -> tuple[str, str, str, str, str]:
         goal += f" → {row.aim:g}"
     if row.ratio is None or row.spread is None:
         return row.refused or "none", "", "", goal, ""
-    reached = {None: "", True: "yes", False: "no"}[row.reached]
+    reached = {None: "", True: "yes", False: "no"}[row.is_reached]
     rate = "" if row.rate is None else f"{row.rate:.2g}"
     return f"{row.ratio:.2f}", f"{row.spread[0]:.2f} to {row.spread[1]:.2f}", rate, goal, reached
 
 
-def taken(length: Length) -> tuple[str, str, str]:
+def length_figures(length: Length) -> tuple[str, str, str]:
     """The seconds of a length, by those of half of it, and MiB, as they are printed, or why there are none."""
     if length.seconds is None or length.bytes is None:
         return length.refused, "", ""

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from benchmarks.items import size_line
-from benchmarks.page import direction, numbers, place, taken
+from benchmarks.page import direction, length_figures, numbers, place
 from benchmarks.runner import Bench, Row
 from parity_tests.reports.html_report import render
 from parity_tests.workers.recordings import own_version
@@ -18,7 +18,7 @@ TEMPLATE = Path(__file__).with_name("bench.html")
 def page(bench: Bench) -> str:
     """The page of a benchmark."""
     measured = [row for row in bench.rows if row.spread is not None]
-    reached = [row.reached for row in measured if row.goal is not None]
+    reached = [row.is_reached for row in measured if row.goal is not None]
     values = [1.0, *chain.from_iterable((*(row.spread or ()), row.goal or 1.0) for row in measured)]
     low, high = min(values) / 1.1, max(values) * 1.1
     items: dict[str, list[Row]] = {}
@@ -34,7 +34,7 @@ def page(bench: Bench) -> str:
         facts={
             "ratios": len(measured),
             "goals reached": f"{sum(map(bool, reached))} of {len(reached)}",
-            "not measured": len(bench.refused) + len(bench.missing),
+            "not measured": len(bench.refused_rows) + len(bench.missing),
             "rounds": bench.rounds,
             "seconds": f"{bench.seconds:,.0f}",
         },
@@ -46,7 +46,7 @@ def page(bench: Bench) -> str:
         at=at,
         numbers=numbers,
         direction=direction,
-        taken=taken,
+        length_figures=length_figures,
         lengths=bench.lengths,
         missing=bench.missing,
         version=own_version(),

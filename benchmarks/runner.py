@@ -52,10 +52,6 @@ LONGEST_SECONDS = 3600.0
 KEPT_CHARACTERS = 400
 
 
-DERIVED = ("tokens_per_second", "rate", "reached")
-"""What follows from the other figures of a row."""
-
-
 class Failed(Exception):
     """A benchmark process ended without a result."""
 
@@ -101,11 +97,16 @@ class Row:
         return self.work / self.ours / 1e9 if self.direction == "forward" and self.ours else None
 
     @property
-    def reached(self) -> bool | None:
+    def is_reached(self) -> bool | None:
         """Whether the ratio is at least the goal; None where there is no goal or no ratio."""
         return None if self.goal is None or self.ratio is None else self.ratio >= self.goal
 
-    def measured(self, rounds: Sequence[tuple[float, float]]) -> Row:
+    def as_json(self) -> dict[str, Any]:
+        """The row as an object, with what follows from its figures."""
+        derived = {"tokens_per_second": self.tokens_per_second, "rate": self.rate, "reached": self.is_reached}
+        return {**asdict(self), **derived}
+
+    def fill(self, rounds: Sequence[tuple[float, float]]) -> Row:
         """Fill the row from the rounds: (ours, theirs) in seconds or bytes."""
         by_round = ratios(rounds)
         self.ratio, self.spread, self.rounds = median(by_round), quartiles(by_round), len(rounds)
@@ -148,7 +149,7 @@ class Bench:
     interrupted: bool = False
 
     @property
-    def refused(self) -> list[Row]:
+    def refused_rows(self) -> list[Row]:
         """The rows without a ratio."""
         return [row for row in self.rows if row.refused]
 
@@ -163,7 +164,7 @@ class Bench:
             "seconds": round(self.seconds, 1),
             "missing": self.missing,
             "interrupted": self.interrupted,
-            "rows": [{**asdict(row), **{name: getattr(row, name) for name in DERIVED}} for row in self.rows],
+            "rows": [row.as_json() for row in self.rows],
             "lengths": [asdict(length) for length in self.lengths],
         }
 
@@ -362,7 +363,7 @@ def rows_of(
             if "refused" in timed:
                 row.refused = timed["refused"]
             elif goal.direction in timed["rounds"]:
-                row.measured([(ours, theirs) for ours, theirs in timed["rounds"][goal.direction]])
+                row.fill([(ours, theirs) for ours, theirs in timed["rounds"][goal.direction]])
             else:
                 report(f"{framework}, {against}: {goal.direction} of {goal.part}")
                 measure_afresh(row, goal, job, other or {"form": against}, min(bench.rounds, FRESH), run)
@@ -396,7 +397,7 @@ def measure_afresh(
     except Failed as error:
         row.refused = str(error)
         return
-    row.measured(rounds)
+    row.fill(rounds)
 
 
 def lengths_of(framework: str, quick: bool, device: str, run: Run, report: Callable[[str], None]) -> Iterator[Length]:

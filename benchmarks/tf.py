@@ -19,7 +19,7 @@ from attention_core.operators.translation import TRANSLATORS
 from backends.tf.arrays import DEVICES, from_numpy, to_numpy
 from backends.tf.runtime import build
 from benchmarks.items import EAGER, TOOLKITS
-from benchmarks.measure import Call, Form, SearchForm, TrainingForm, canonical, stored
+from benchmarks.measure import Call, Form, SearchForm, TrainingForm, canonical, to_stored
 from benchmarks.problem import BOS, EOS, LEARNING_RATE, MAX_NORM, Problem
 from benchmarks.textbook import tf as textbook
 
@@ -58,7 +58,7 @@ def write(layer: keras.layers.Layer, parameters: Mapping[str, np.ndarray]) -> No
         W, U, b, b_hn = (parameters[f"rnn.{index}.{name}"] for name in ("W", "U", "b", "b_hn"))
         gru.cell.kernel.assign(np.concatenate(W[GATES]).T)
         gru.cell.recurrent_kernel.assign(np.concatenate(U[GATES]).T)
-        gru.cell.bias.assign(np.stack([b[GATES].ravel(), stored(b_hn, (b.size,))]))
+        gru.cell.bias.assign(np.stack([b[GATES].ravel(), to_stored(b_hn, (b.size,))]))
 
 
 def read(
@@ -163,7 +163,7 @@ def third_party(problem: Problem, against: str) -> keras.layers.Layer:
     return textbook.KerasDotProductAttention() if keras_layer else textbook.DotProductAttention()
 
 
-def allocated(call: Call, device: str) -> int:
+def peak_allocation(call: Call, device: str) -> int:
     """The bytes that a call allocates at most on a GPU, beside what is there before."""
     name = DEVICES[device].removeprefix("/device:")
     tf.config.experimental.reset_memory_stats(name)

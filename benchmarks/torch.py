@@ -19,7 +19,7 @@ from attention_core.operators.translation import TRANSLATORS
 from backends.torch.arrays import from_numpy, to_numpy
 from backends.torch.runtime import build
 from benchmarks.items import THIRD_PARTY, TOOLKITS
-from benchmarks.measure import Call, Form, SearchForm, TrainingForm, canonical, parameter_path, stored
+from benchmarks.measure import Call, Form, SearchForm, TrainingForm, canonical, parameter_path, to_stored
 from benchmarks.problem import BOS, EOS, LEARNING_RATE, MAX_NORM, Problem
 from benchmarks.textbook import torch as textbook
 
@@ -91,7 +91,7 @@ class ModuleForm(Form):
             self.optimizer.step()
         return loss
 
-    def compiled(self, part: str) -> Any:
+    def compile_part(self, part: str) -> Any:
         """Compile the module for all sizes, in the first call of a part."""
         self.module = torch.compile(self.module, dynamic=True)
         return getattr(self, part)()
@@ -102,7 +102,7 @@ class ModuleForm(Form):
         return loss, {name: array.grad for name, array in self.learned.items()}, self.gradients()
 
 
-def allocated(call: Call, device: str) -> int:
+def peak_allocation(call: Call, device: str) -> int:
     """The bytes that a call allocates at most on a GPU, beside what is there before."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -126,7 +126,7 @@ def third_party(problem: Problem, against: str) -> nn.Module:
     return textbook.DotProductAttention() if against == THIRD_PARTY else textbook.ScaledDotProductAttention()
 
 
-def filled(
+def fill(
     parameters: Mapping[str, np.ndarray], module: nn.Module, paths: Mapping[str, str] | None = None
 ) -> dict[str, Tensor]:
     """Copy canonical parameters into a third-party module; return its own by their canonical names.
@@ -137,7 +137,7 @@ def filled(
     places = {name: module.get_parameter((paths or {}).get(path, path)) for name, path in found.items()}
     with torch.no_grad():
         for name, place in places.items():
-            place.copy_(from_numpy(stored(parameters[name], place.shape)))
+            place.copy_(from_numpy(to_stored(parameters[name], place.shape)))
     return places
 
 
@@ -156,7 +156,7 @@ def translator_form(problem: Problem, against: str | None, device: str) -> Form:
     if against in TOOLKITS:
         toolkit = importlib.import_module(f"benchmarks.{TOOLKITS[against]}")
         module = toolkit.translator(problem).to(device)
-        filled(toolkit.arranged(problem.parameters), module, toolkit.PATHS)
+        fill(toolkit.arrange(problem.parameters), module, toolkit.PATHS)
         if searches:
             return SearchForm(toolkit.search(module, batch, steps, **item.keywords), to_numpy)
         loss_of = toolkit.loss(module, batch)
@@ -165,7 +165,7 @@ def translator_form(problem: Problem, against: str | None, device: str) -> Form:
             module = textbook.transformer(problem).to(device)
         else:
             module = third_party(problem, against).to(device)
-            filled(problem.parameters, module)
+            fill(problem.parameters, module)
         if searches:
             find = partial(textbook.beam if "width" in item.keywords else textbook.greedy, module.eval())
             return SearchForm(partial(find, batch.source, batch.source_lens, steps, **item.keywords), to_numpy)
@@ -192,7 +192,7 @@ def form(problem: Problem, against: str | None, device: str = "cpu") -> Form:
         gradients = partial(ours.get_parameters, layer, read=attrgetter("grad"))
         return ModuleForm(problem, layer, device, gradients, problem.item.keywords)
     module = third_party(problem, against)
-    places = filled(problem.parameters, module)
+    places = fill(problem.parameters, module)
 
     def read() -> dict[str, np.ndarray]:
         shapes = {name: array.shape for name, array in problem.parameters.items()}

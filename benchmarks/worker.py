@@ -10,7 +10,7 @@ from typing import Any
 
 import backends as registry
 from benchmarks.items import ADDITIVE_CONTEXT, ITEMS, LENGTH, Item
-from benchmarks.measure import Disagreement, interleave, median, pin, rates, taken, validate, wall
+from benchmarks.measure import Disagreement, interleave, median, peak_growth, pin, rates, validate, wall
 from benchmarks.problem import Problem
 from parity_tests.workers.keeper import keep
 
@@ -68,28 +68,28 @@ def alone(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 def memory(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
     """The bytes that one form takes."""
-    return taken_by(framework, job, make(framework, job, job["form"]), job["part"])
+    return bytes_of(framework, job, make(framework, job, job["form"]), job["part"])
 
 
-def taken_by(framework: Any, job: dict[str, Any], form: Any, part: str) -> dict[str, Any]:
+def bytes_of(framework: Any, job: dict[str, Any], form: Any, part: str) -> dict[str, Any]:
     """The bytes that a part of a form takes: XLA's own analysis, what is allocated on a GPU, or this process' growth.
 
     What a framework reads in and allocates once and for all is there by then: the form ran at small sizes before.
     """
-    if hasattr(form, "analysed"):
-        return {"bytes": form.analysed(part), "how": ANALYSIS}
+    if hasattr(form, "planned_bytes"):
+        return {"bytes": form.planned_bytes(part), "how": ANALYSIS}
     small = {name: size for name, size in item_of(job).quick.items() if name in job["sizes"]}
     getattr(make(framework, job, job["form"], {**job["sizes"], **small}), part)()
     if job["device"] != "cpu":
-        return {"bytes": framework.allocated(getattr(form, part), job["device"]), "how": ALLOCATED}
-    return {"bytes": taken(getattr(form, part)), "how": PEAK}
+        return {"bytes": framework.peak_allocation(getattr(form, part), job["device"]), "how": ALLOCATED}
+    return {"bytes": peak_growth(getattr(form, part)), "how": PEAK}
 
 
 def compiling(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
     """The seconds that one form takes to compile: tracing, lowering and compiling, or the first call less a later."""
     form = make(framework, job, job["form"])
-    if hasattr(form, "compiled"):
-        return {"seconds": wall(lambda: form.compiled(job["part"]))}
+    if hasattr(form, "compile_part"):
+        return {"seconds": wall(lambda: form.compile_part(job["part"]))}
     call = getattr(form, job["part"])
     first = wall(call)
     return {"seconds": max(first - median([wall(call) for _ in range(STEADY)]), 1e-9)}
@@ -98,7 +98,7 @@ def compiling(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
 def length(framework: Any, job: dict[str, Any]) -> dict[str, Any]:
     """The seconds of a training step of one form, and the bytes that it takes."""
     form = make(framework, job, job["form"])
-    memory = taken_by(framework, job, form, "training")
+    memory = bytes_of(framework, job, form, "training")
     form.training()  # which compiles, where memory was analysed
     return {"seconds": median([wall(form.training) for _ in range(job["rounds"])]), **memory}
 

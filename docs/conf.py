@@ -76,7 +76,7 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", docstrings.as_restructured_text, priority=100)
     app.connect("autoapi-skip-member", skip)
     for part in ("description", "options", "epilog"):
-        app.connect(f"sphinx-click-process-{part}", escaped)
+        app.connect(f"sphinx-click-process-{part}", escape)
 
 
 class Formula(Directive):
@@ -96,7 +96,7 @@ def link_to_the_source(app: Any, name: str, source: list[str]) -> None:
     source[0] = LINK_OUTSIDE.sub(rf"]({REPOSITORY}/blob/main/\1\2)", source[0])
 
 
-def escaped(app: Any, command: Any, lines: list[str]) -> None:
+def escape(app: Any, command: Any, lines: list[str]) -> None:
     """Escape patterns in help texts, which are not emphasis, and addresses of schedulers, which are not links."""
     lines[:] = [line.replace("*", "\\*").replace("://", "\\://") for line in lines]
 

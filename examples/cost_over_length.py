@@ -17,7 +17,7 @@ import numpy as np
 
 import backends
 from attention_core.draws import uniform
-from benchmarks.measure import interleave, median, ratios, taken
+from benchmarks.measure import interleave, median, peak_growth, ratios
 
 FEATURES, HEADS = 256, 4
 LAYERS: dict[str, dict[str, int]] = {
@@ -27,12 +27,12 @@ LAYERS: dict[str, dict[str, int]] = {
 SHORTEST, ROUNDS = 128, 7
 
 
-def attended(layer: Any, inputs: Any) -> tuple[Any, ...]:
+def self_attention(layer: Any, inputs: Any) -> tuple[Any, ...]:
     """Self-attention, the context alone."""
     return (layer(inputs, inputs, inputs, need_weights=False)[0],)
 
 
-def transformed(layer: Any, inputs: Any) -> tuple[Any, ...]:
+def network(layer: Any, inputs: Any) -> tuple[Any, ...]:
     """The network."""
     return (layer(inputs),)
 
@@ -46,7 +46,7 @@ def step(name: str, layer: str, length: int) -> Callable[[], Any]:
     inputs, cotangent = (
         runtime.from_numpy(uniform(key, (1, length, FEATURES)).astype(np.float32)) for key in ("inputs", "cotangent")
     )
-    function = attended if layer == "MultiHeadAttention" else transformed
+    function = self_attention if layer == "MultiHeadAttention" else network
     return lambda: runtime.to_numpy(runtime.vjp(function, {"inputs": inputs}, {0: cotangent}, built)[1]["inputs"])
 
 
@@ -60,7 +60,7 @@ def main(name: str = "torch", longest: int = 2048) -> None:
         rounds = interleave(*calls, ROUNDS)
         attention, network = (1000.0 * median(times) for times in zip(*rounds, strict=True))
         ratio, counted = 1.0 / median(ratios(rounds)), 0.5 + length / (4 * FEATURES)
-        memory = [taken(call) / 2**20 for call in calls]
+        memory = [peak_growth(call) / 2**20 for call in calls]
         print(
             f"{length:6d} {attention:10.1f} {network:10.1f} {ratio:7.2f} {counted:10.2f}"
             f" {memory[0]:14.1f} {memory[1]:12.1f}",

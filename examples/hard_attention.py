@@ -53,7 +53,7 @@ def main(name: str, file: str | None) -> None:
     config = {"query_size": KEYS, "key_size": KEYS, "score": "general"}
     layer = runtime.build(attention.HardAttention, config, "float64")
 
-    def differentiated(function: Any, arrays: Arrays, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def differentiate(function: Any, arrays: Arrays, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The function's outputs, and the gradient of the mean of factors · outputs."""
         given = {key: runtime.from_numpy(array) for key, array in arrays.items()}
         outputs, _, gradients = runtime.vjp(function, given, {0: runtime.from_numpy(factors / BATCH)}, layer)
@@ -61,13 +61,13 @@ def main(name: str, file: str | None) -> None:
 
     def exact(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """The expected losses, and their gradient."""
-        return differentiated(expected_losses, arrays, np.ones((BATCH, 1)))
+        return differentiate(expected_losses, arrays, np.ones((BATCH, 1)))
 
-    def estimated(arrays: Arrays, number: int, baseline: float) -> tuple[np.ndarray, np.ndarray]:
+    def estimate(arrays: Arrays, number: int, baseline: float) -> tuple[np.ndarray, np.ndarray]:
         """The losses of keys that are drawn, and the estimate of the gradient."""
         noise = runtime.from_numpy(0.5 * (draws.uniform(f"noise {number}", (BATCH, 1, KEYS)) + 1.0))
         losses, weights = map(runtime.to_numpy, layer(*map(runtime.from_numpy, arrays.values()), noise=noise))
-        return losses, differentiated(log_probs, {**arrays, "weights": weights}, losses[..., 0] - baseline)[1]
+        return losses, differentiate(log_probs, {**arrays, "weights": weights}, losses[..., 0] - baseline)[1]
 
     def distance(errors: np.ndarray) -> float:
         """The root mean square of errors of the gradient, as a multiple of it."""
@@ -77,7 +77,7 @@ def main(name: str, file: str | None) -> None:
     arrays = batch(0)
     losses, gradient = exact(arrays)
     for kind, baseline in ((WITHOUT, 0.0), (WITH, losses.mean())):
-        errors = np.stack([estimated(arrays, number, baseline)[1] - gradient for number in range(SAMPLES)])
+        errors = np.stack([estimate(arrays, number, baseline)[1] - gradient for number in range(SAMPLES)])
         print(f"{name}: {kind}: an estimate is off by {distance(errors):.1f} times the gradient,")
         print(f"{name}:     and the mean of {SAMPLES} by {distance(errors.mean(axis=0)):.1f}")
 
@@ -90,7 +90,7 @@ def main(name: str, file: str | None) -> None:
             losses, gradient = exact(arrays)
             curve.append(losses.mean())
             if kind != EXACT:
-                losses, gradient = estimated(arrays, step, baseline)
+                losses, gradient = estimate(arrays, step, baseline)
             if kind == WITH:
                 baseline = DECAY * baseline + (1.0 - DECAY) * losses.mean()
             matrix = matrix - RATE * gradient

@@ -29,7 +29,7 @@ def truth(x: np.ndarray) -> np.ndarray:
     return 2.0 * np.sin(x) + x**0.8
 
 
-def observed(samples: int) -> tuple[np.ndarray, np.ndarray]:
+def observe(samples: int) -> tuple[np.ndarray, np.ndarray]:
     """Points between 0 and 5, and the curve there with noise of standard deviation 0.5."""
     x = np.sort(2.5 * (draws.uniform("x", (1, samples)) + 1.0), axis=-1)
     noise = sum(draws.uniform(f"noise {part}", (1, samples)) for part in range(12)) / 4.0
@@ -54,7 +54,7 @@ def learn(attention: ModuleType, runtime: ModuleType, x: np.ndarray, y: np.ndarr
     return 1.0 / float(w["kernel.w"])
 
 
-def pooled(attention: ModuleType, queries: Any, keys: Any, values: Any, w: Any, mask: Any = None) -> tuple[Any, Any]:
+def pool(attention: ModuleType, queries: Any, keys: Any, values: Any, w: Any, mask: Any = None) -> tuple[Any, Any]:
     """Predictions and weights where sample j has the width 1/w[j]; of points as columns, of keys and w as rows."""
     return attention.attention_pooling(-0.5 * ((queries - keys) * w) ** 2, values, mask=mask)
 
@@ -67,7 +67,7 @@ def learn_each(attention: ModuleType, runtime: ModuleType, x: np.ndarray, y: np.
     mean = runtime.from_numpy(np.full((1, samples, 1), 1.0 / samples))
 
     def losses(layer, **arrays):
-        return ((pooled(attention, **arrays)[0] - arrays["values"]) ** 2,)
+        return ((pool(attention, **arrays)[0] - arrays["values"]) ** 2,)
 
     for _ in range(STEPS):
         _, gradients, _ = runtime.vjp(losses, of_framework(runtime, w=w, **fixed), {0: mean}, None)
@@ -84,7 +84,7 @@ def main(name: str, file: str | None, samples: int) -> None:
     """Fit with each width, and print how far the fit is from the curve."""
     attention, runtime = backends.load(name), importlib.import_module(f"backends.{name}.runtime")
     runtime.configure()
-    x, y = observed(samples)
+    x, y = observe(samples)
     points = np.linspace(0.0, 5.0, POINTS)[None]
     learned = learn(attention, runtime, x, y)
     fits = {}
@@ -94,7 +94,7 @@ def main(name: str, file: str | None, samples: int) -> None:
         fits[title] = tuple(runtime.to_numpy(array)[0] for array in layer(*given))
     each = learn_each(attention, runtime, x, y, learned)
     points_and_samples = {"queries": points[..., None], "keys": x[:, None], "values": y[..., None], "w": 1.0 / each}
-    predictions, weights = pooled(attention, **of_framework(runtime, **points_and_samples))
+    predictions, weights = pool(attention, **of_framework(runtime, **points_and_samples))
     fits[f"each: {each.min():.2f} to {each.max():.2f}"] = (
         runtime.to_numpy(predictions)[0, :, 0],
         runtime.to_numpy(weights)[0],

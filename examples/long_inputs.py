@@ -19,7 +19,7 @@ import numpy as np
 
 import backends
 from attention_core.draws import uniform
-from benchmarks.measure import median, taken, wall
+from benchmarks.measure import median, peak_growth, wall
 
 HEADS, FEATURES, RANK, STRIDE, SEGMENT = 4, 64, 64, 4, 128
 SHORTEST, ROUNDS = 256, 5
@@ -84,7 +84,7 @@ def main(name: str = "torch", longest: int = 4096) -> None:
         rounds = [[wall(call) for call in calls.values()] for _ in range(ROUNDS)]
         milliseconds = [1000.0 * median(times) for times in zip(*rounds, strict=True)]
         print(f"{length:6d}  ms  " + "".join(f"{time:17.1f}" for time in milliseconds))
-        mebibytes = [taken(call) / 2**20 for call in calls.values()]
+        mebibytes = [peak_growth(call) / 2**20 for call in calls.values()]
         print("        MiB " + "".join(f"{memory:17.1f}" for memory in mebibytes), flush=True)
         length *= 2
 

@@ -19,7 +19,7 @@ TOKENS = integers("example/tokens", (4, 9), 50)
 OUTPUTS, STATE = uniform("example/outputs", (4, 7, 32)), uniform("example/state", (2, 4, 32))
 
 
-def opened(name: str) -> tuple[ModuleType, Any, Any]:
+def open_decoder(name: str) -> tuple[ModuleType, Any, Any]:
     """The backend, its runtime, and a decoder in float64."""
     attention = backends.load(name)
     runtime = importlib.import_module(f"backends.{name}.runtime")
@@ -27,7 +27,7 @@ def opened(name: str) -> tuple[ModuleType, Any, Any]:
     return attention, runtime, runtime.build(attention.BahdanauDecoder, SIZES, "float64")
 
 
-def trained(attention: ModuleType, decoder: Any) -> None:
+def train(attention: ModuleType, decoder: Any) -> None:
     """Give the decoder parameters, as a training would."""
     shapes = {name: array.shape for name, array in attention.get_parameters(decoder).items()}
     attention.set_parameters(decoder, {name: uniform(name, shape, bound=0.2) for name, shape in shapes.items()})
@@ -40,9 +40,9 @@ def logits(runtime: Any, decoder: Any) -> np.ndarray:
 
 def main(source: str, target: str) -> None:
     """Write the source's parameters to a file, load them into the target, and compare the logits of both."""
-    old, old_runtime, old_decoder = opened(source)
-    new, new_runtime, new_decoder = opened(target)
-    trained(old, old_decoder)
+    old, old_runtime, old_decoder = open_decoder(source)
+    new, new_runtime, new_decoder = open_decoder(target)
+    train(old, old_decoder)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "decoder.safetensors"
         backends.save_arrays(path, old.get_parameters(old_decoder))

@@ -30,15 +30,15 @@ def main(name: str, file: str | None) -> None:
     def weights_of(layer: Any, keys: np.ndarray) -> np.ndarray:
         return runtime.to_numpy(layer(*map(runtime.from_numpy, (queries, keys, values)))[1])
 
-    def built(layer: Any, **config: Any) -> Any:
+    def build_layer(layer: Any, **config: Any) -> Any:
         """The layer with drawn parameters."""
         made = runtime.build(layer, config, "float64")
         arrays = attention.get_parameters(made).items()
         attention.set_parameters(made, {key: draws.uniform(key, array.shape, 0.5) for key, array in arrays})
         return made
 
-    additive = built(attention.AdditiveAttention, query_size=SIZE, key_size=SIZE, hidden_size=HIDDEN)
-    scaled_dot = built(attention.DotProductAttention)
+    additive = build_layer(attention.AdditiveAttention, query_size=SIZE, key_size=SIZE, hidden_size=HIDDEN)
+    scaled_dot = build_layer(attention.DotProductAttention)
     for title, keys in (
         ("equal keys", np.ones((BATCH, KEYS, SIZE))),
         ("random keys", draws.uniform("keys", (BATCH, KEYS, SIZE), 2.0)),
@@ -48,10 +48,10 @@ def main(name: str, file: str | None) -> None:
         print(f"{name}: {title}: additive and scaled dot-product weights differ by up to {difference.max():.3f};")
         print(f"{name}:     {100.0 * moved:.0f} % of a query's weight is on other keys")
 
-    general = built(attention.GeneralAttention, query_size=SIZE, key_size=KEY_SIZE)
+    general = build_layer(attention.GeneralAttention, query_size=SIZE, key_size=KEY_SIZE)
     narrow = draws.uniform("narrow", (BATCH, KEYS, KEY_SIZE), 2.0)
     matrix = attention.get_parameters(general)["W"]
-    dot = built(attention.DotProductAttention, scale=1.0)
+    dot = build_layer(attention.DotProductAttention, scale=1.0)
     difference = np.abs(weights_of(general, narrow) - weights_of(dot, narrow @ matrix.T)).max()
     print(f"{name}: a query of {SIZE} features and keys of {KEY_SIZE}: W has the shape {matrix.shape};")
     print(f"{name}:     the weights are those of inner products with W k, within {difference:.0e}")

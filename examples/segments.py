@@ -44,18 +44,18 @@ def segment(stream: np.ndarray, number: int, memory: int) -> Arrays:
     return arrays
 
 
-def drawn(attention: Any, layer: Any) -> Arrays:
+def draw_parameters(attention: Any, layer: Any) -> Arrays:
     """First values of the parameters, uniform in ±1/√(their last axis)."""
     shapes = {name: array.shape for name, array in attention.get_parameters(layer).items()}
     return {name: draws.uniform(name, shape, shape[-1] ** -0.5) for name, shape in shapes.items()}
 
 
-def trained(name: str, memory: int) -> np.ndarray:
+def train(name: str, memory: int) -> np.ndarray:
     """The loss of each place in a segment, averaged over the last segments of a training."""
     attention, runtime = backends.load(name), importlib.import_module(f"backends.{name}.runtime")
     layer = runtime.build(attention.SegmentAttention, CONFIG, "float64")
     stream = draws.integers("stream", (BATCH, STEPS * LENGTH), SYMBOLS)
-    parameters, losses = drawn(attention, layer), []
+    parameters, losses = draw_parameters(attention, layer), []
     optimizer = reference.adam(RATE, *DECAYS)
     state = {
         f"{moment}.{key}": np.zeros_like(array) for moment in optimizer.moments for key, array in parameters.items()
@@ -83,7 +83,7 @@ def main(name: str = "torch") -> None:
     print(f"{name}: {DELAY} steps back, in segments of {LENGTH}; a guess: {np.log(SYMBOLS):.3f}")
     print(f"{name}: loss of step      ", *(f"{place:>8}" for place in range(LENGTH)), "     all")
     for memory in MEMORIES:
-        losses = trained(name, memory)
+        losses = train(name, memory)
         print(f"{name}: segments before: {memory}", *(f"{loss:>8.3f}" for loss in (*losses, losses.mean())))
 
 

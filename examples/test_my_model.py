@@ -20,12 +20,12 @@ def test_torchs_own_attention_agrees_with_the_specification():
     arrays = {name: uniform(f"example/{name}", shape) for name, shape in SHAPES.items()}
     mask = np.arange(7) < np.array([3, 6])[:, None, None, None]
 
-    def specified(given):
+    def reference_context(given):
         return reference.DotProductAttention()(given["queries"], given["keys"], given["values"], mask=mask)[:1]
 
-    (expected,) = specified(arrays)
+    (expected,) = reference_context(arrays)
     cotangent = uniform("example/cotangent", expected.shape)
-    expected_gradients = gradients(specified, arrays, {"0": cotangent}, stacked=False)
+    expected_gradients = gradients(reference_context, arrays, {"0": cotangent}, stacked=False)
 
     tensors = {name: torch.tensor(array, requires_grad=True) for name, array in arrays.items()}
     context = scaled_dot_product_attention(*tensors.values(), attn_mask=torch.tensor(mask))

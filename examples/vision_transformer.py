@@ -44,7 +44,7 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     return (loaded.images[..., None] / 16.0).astype(np.float32), loaded.target.astype(np.int32)
 
 
-def opened(name: str) -> tuple[ModuleType, Any, Any]:
+def open_layer(name: str) -> tuple[ModuleType, Any, Any]:
     """The backend, its runtime, and a layer."""
     attention, runtime = backends.load(name), importlib.import_module(f"backends.{name}.runtime")
     runtime.configure()
@@ -56,7 +56,7 @@ def main(name: str, file: str | None, others: list[str]) -> None:
     images, classes = digits()
     held = np.arange(len(images)) % EVERY == 0
     tested, expected, shown, known = images[held], classes[held], images[~held], classes[~held]
-    attention, runtime, layer = opened(name)
+    attention, runtime, layer = open_layer(name)
     shapes = {key: array.shape for key, array in attention.get_parameters(layer).items()}
     fans = layer.specification.fans(layer.sizes)
     parameters = {key: draws.uniform(key, shape, fans[key] ** -0.5).astype(np.float32) for key, shape in shapes.items()}
@@ -85,7 +85,7 @@ def main(name: str, file: str | None, others: list[str]) -> None:
             print(f"{name}: {step} steps: {100.0 * right:.1f} % of {len(tested)} test images are right")
 
     for other in others:
-        _, new_runtime, new = opened(other)
+        _, new_runtime, new = open_layer(other)
         backends.load(other).set_parameters(new, parameters)
         moved = new_runtime.to_numpy(new(new_runtime.from_numpy(tested))[0])
         same = (moved.argmax(axis=-1) == logits.argmax(axis=-1)).sum()

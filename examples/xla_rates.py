@@ -32,7 +32,7 @@ def fraction(values: jax.Array, features: range) -> tuple[Any, Any]:
     return first * by_second + second * by_first, by_first * by_second
 
 
-def divided(values: jax.Array, count: int) -> jax.Array:
+def divide(values: jax.Array, count: int) -> jax.Array:
     """The same of so many features, by one division."""
     numerator, denominator = fraction(values, range(count))
     return numerator / denominator
@@ -43,7 +43,7 @@ OPERATIONS: dict[str, tuple[Callable[[Any], Any], int]] = {
     "division": (lambda values: 1.0 / (values + 0.5), 1),
     "exp": (lambda values: jnp.exp(-0.5 * values), 1),
     "tanh": (lambda values: jnp.tanh(values + 0.5), 1),
-    **{f"tanh sum, {count} to a division": (partial(divided, count=count), count) for count in (1, 2, 4)},
+    **{f"tanh sum, {count} to a division": (partial(divide, count=count), count) for count in (1, 2, 4)},
 }
 
 
@@ -86,7 +86,7 @@ def plain_score(queries: jax.Array, keys: jax.Array, w_v: jax.Array) -> jax.Arra
     return jnp.tanh(queries[:, :, None] + keys[:, None]) @ w_v
 
 
-def attended(scores: jax.Array, values: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
+def attend(scores: jax.Array, values: jax.Array, weights: jax.Array) -> tuple[jax.Array, ...]:
     """What a layer computes beside its scores: both projections, the softmax and the contexts."""
     return values @ weights, (values + 1.0) @ weights, jax.nn.softmax(scores) @ values
 
@@ -100,7 +100,7 @@ def main(repeats: int = 2000, batch: int = 128, length: int = 512) -> None:
     sides, w_v = ones((8, length, HIDDEN)), ones(HIDDEN)
     for name, score in (("plain formula", plain_score), ("additive_score", attention.additive_score)):
         print(f"{name}: {best(jax.jit(score), sides, sides, w_v):.3f} s")
-    rest = best(jax.jit(attended), ones((8, length, length)), sides, ones((HIDDEN, HIDDEN)))
+    rest = best(jax.jit(attend), ones((8, length, length)), sides, ones((HIDDEN, HIDDEN)))
     print(f"the rest of the layer: {rest:.3f} s")
     inputs = ones((batch, STEPS, HIDDEN))
     gru = attention.GRU(HIDDEN, HIDDEN, rngs=nnx.Rngs(0))

@@ -77,7 +77,7 @@ def docstrings(room: str, file: str) -> dict[str, str]:
             texts[entry.name] = of_class(entry, _keywords(_method(node, "__init__", made), entry), room)
     for name, node in made.items():
         if isinstance(node, ast.ClassDef):
-            for method, operators in _inherited(name, made, file, room).items():
+            for method, operators in _inherited_operators(name, made, file, room).items():
                 definition = _method(node, method, {})
                 if definition is not None and operators:
                     text = of_method(name, operators, _keywords(definition, operators[0]), room)
@@ -109,9 +109,9 @@ def of_method(name: str, operators: Sequence[Operator], keywords: Sequence[str],
     formula = first.formula if len(formulas) == 1 else GENERAL.get(f"{name}.{first.name.partition('.')[2]}", "")
     joined = replace(
         first,
-        tensors=_joined([operator.tensors for operator in operators]),
-        keyword_tensors=_joined([operator.keyword_tensors for operator in operators]),
-        outputs=_joined([operator.outputs for operator in operators]),
+        tensors=_join([operator.tensors for operator in operators]),
+        keyword_tensors=_join([operator.keyword_tensors for operator in operators]),
+        outputs=_join([operator.outputs for operator in operators]),
         rules=tuple(dict.fromkeys(rule for operator in operators for rule in operator.rules)),
     )
     return _text(first.summary, formula, first.notes, *([] if room == REFERENCE else _signature(joined, keywords)))
@@ -128,7 +128,7 @@ def rewrite(source: str, texts: Mapping[str, str], title: str) -> str:
         indent = " " * first.col_offset
         kept = [text for text in (old or "").split("\n\n") if text.startswith(f"In {title}:")]
         paragraphs = [texts[name], *kept]
-        block = textwrap.indent('"""' + "\n\n".join(_wrapped(paragraphs, WIDTH - first.col_offset)), indent)
+        block = textwrap.indent('"""' + "\n\n".join(_wrap(paragraphs, WIDTH - first.col_offset)), indent)
         end = "" if "\n" not in block and len(block) <= WIDTH - 3 else "\n" + indent
         new = (block + end + '"""').split("\n")
         if old is None:
@@ -222,7 +222,7 @@ def refusal(rule: Rule) -> str:
     return f"{error.strip('.')}: {what.removeprefix('Refuse ').strip('.')}"
 
 
-def _joined(alternatives: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def _join(alternatives: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """Merge the tensors of several layers' methods: an axis has all names that it has in any of them."""
     joined = []
     for tensors in zip(*alternatives, strict=False):
@@ -261,7 +261,7 @@ def _method(node: Definition | None, name: str, classes: Mapping[str, Definition
     return next(filter(None, bases), None)
 
 
-def _inherited(name: str, made: Mapping[str, Definition], file: str, room: str) -> dict[str, list[Operator]]:
+def _inherited_operators(name: str, made: Mapping[str, Definition], file: str, room: str) -> dict[str, list[Operator]]:
     """The operators of each method of a class: those of its layer, or of derived layers."""
     operators: dict[str, list[Operator]] = {}
     for layer in (layer for layer in LAYERS if FILE_OF[layer.name] == file and layer.name in made):
@@ -289,7 +289,7 @@ def _keywords(node: Definition | None, entry: Operator | Layer) -> list[str]:
     return [argument.arg for argument in node.args.kwonlyargs if argument.arg not in known]
 
 
-def _wrapped(paragraphs: Iterable[str], width: int) -> Iterator[str]:
+def _wrap(paragraphs: Iterable[str], width: int) -> Iterator[str]:
     """Wrap each paragraph to this width, with a hanging indent of four."""
     for paragraph in paragraphs:
         lines = []

@@ -197,7 +197,7 @@ class Transformer(nnx.Module):
     def __call__(self, source: jax.Array, source_lens: jax.Array, inputs: jax.Array) -> jax.Array:
         """The logits."""
         causal = jnp.tril(jnp.ones((inputs.shape[1], inputs.shape[1]), bool))
-        encoded, x = self.encode(source, source_lens), self.embedded(self.target, inputs, jnp.arange(inputs.shape[1]))
+        encoded, x = self.encode(source, source_lens), self.embed(self.target, inputs, jnp.arange(inputs.shape[1]))
         for layer in self.decoder:
             x = layer(x, causal, *encoded)
         return self.dense(x)
@@ -206,26 +206,26 @@ class Transformer(nnx.Module):
         """The encoder's outputs, and where they are open."""
         places = jnp.arange(source.shape[1])
         opened = (places < source_lens[:, None])[:, None, None]
-        keys = self.embedded(self.source, source, places)
+        keys = self.embed(self.source, source, places)
         for layer in self.encoder:
             keys = layer(keys, opened)
         return keys, opened
 
     def step(self, token: jax.Array, t: jax.Array, *encoded: jax.Array) -> jax.Array:
         """The logits behind the token at step t, by the keys and values that the layers have cached."""
-        x = self.embedded(self.target, token[:, None], t[None])
+        x = self.embed(self.target, token[:, None], t[None])
         for layer in self.decoder:
             x = layer(x, None, *encoded, decode=True)
         return self.dense(x)[:, 0]
 
-    def cached(self, batch: int, steps: int) -> tuple[Any, Any, Any]:
+    def split_with_cache(self, batch: int, steps: int) -> tuple[Any, Any, Any]:
         """The model in parts, of which the second is what the layers cache of so many steps: nothing yet."""
         for layer in self.decoder:
             layer.attentions[0].init_cache((batch, steps, self.target.features))
         return nnx.split(self, nnx.Cache, ...)
 
     @staticmethod
-    def embedded(embedding: nnx.Embed, tokens: jax.Array, places: jax.Array) -> jax.Array:
+    def embed(embedding: nnx.Embed, tokens: jax.Array, places: jax.Array) -> jax.Array:
         """The tokens as vectors, at their positions."""
         size = embedding.features
         angles = places[:, None] / 10000 ** (jnp.arange(0, size, 2) / size)
@@ -238,7 +238,7 @@ def transformer_stepping(
 ) -> tuple[Step, Any]:
     """A step whose layers cache keys and values, and the first caches."""
     encoded = tuple(jnp.repeat(array, width, axis=0) for array in model.encode(source, source_lens))
-    graphdef, cache, rest = model.cached(len(source) * width, steps)
+    graphdef, cache, rest = model.split_with_cache(len(source) * width, steps)
 
     def step(token: jax.Array, t: jax.Array, cache: Any) -> tuple[jax.Array, Any]:
         stepped = nnx.merge(graphdef, cache, rest)

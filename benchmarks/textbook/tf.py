@@ -219,20 +219,20 @@ class Transformer(keras.layers.Layer):
 
     def encode(self, source: Tensor, source_lens: Tensor) -> tuple[Tensor, Tensor]:
         """The encoder's outputs, and where they are open."""
-        keys, opened = self.embedded(self.source, source), tf.sequence_mask(source_lens, source.shape[1])[:, None]
+        keys, opened = self.embed(self.source, source), tf.sequence_mask(source_lens, source.shape[1])[:, None]
         for layer in self.encoder:
             keys = layer(keys, opened)
         return keys, opened
 
     def decode(self, inputs: Tensor, *encoded: Tensor) -> Tensor:
         """The features of each step."""
-        x, steps = self.embedded(self.target, inputs), tf.shape(inputs)[1]
+        x, steps = self.embed(self.target, inputs), tf.shape(inputs)[1]
         causal = tf.linalg.band_part(tf.ones((1, steps, steps), tf.bool), -1, 0)
         for layer in self.decoder:
             x = layer(x, causal, *encoded)
         return x
 
-    def embedded(self, embedding: keras.layers.Embedding, tokens: Tensor) -> Tensor:
+    def embed(self, embedding: keras.layers.Embedding, tokens: Tensor) -> Tensor:
         """The tokens as vectors, at their positions."""
         return embedding(tokens) * self.size**0.5 + self.positions(tf.shape(tokens)[1])
 
@@ -265,9 +265,9 @@ def greedy(stepping: Stepping, source: Tensor, source_lens: Tensor, *, steps: in
     def advance(t: Tensor, tokens: Tensor, ended: Tensor, state: Any) -> tuple[Any, ...]:
         logits, state = step(tokens, t, state)
         token = tf.where(ended, EOS, tf.argmax(logits, axis=-1, output_type=tf.int32))
-        return t + 1, written(tokens, t + 1, token), tf.logical_or(ended, tf.equal(token, EOS)), state
+        return t + 1, write_token(tokens, t + 1, token), tf.logical_or(ended, tf.equal(token, EOS)), state
 
-    return (searched(advance, source.shape[0], steps, state),)
+    return (search(advance, source.shape[0], steps, state),)
 
 
 def beam(
@@ -286,19 +286,19 @@ def beam(
         parents = tf.reshape(tf.range(batch)[:, None] * width + best // vocabulary, (-1,))
         token = tf.reshape(best % vocabulary, (-1,))
         tokens, ended, state = tf.nest.map_structure(lambda array: tf.gather(array, parents), (tokens, ended, state))
-        return t + 1, written(tokens, t + 1, token), tf.logical_or(ended, tf.equal(token, EOS)), state, totals
+        return t + 1, write_token(tokens, t + 1, token), tf.logical_or(ended, tf.equal(token, EOS)), state, totals
 
     totals = tf.tile([[0.0] + [-np.inf] * (width - 1)], (batch, 1))
-    tokens = searched(advance, batch * width, steps, state, totals)
+    tokens = search(advance, batch * width, steps, state, totals)
     return (tf.reshape(tokens, (batch, width, steps))[:, :num_best],)
 
 
-def written(tokens: Tensor, t: Tensor, token: Tensor) -> Tensor:
+def write_token(tokens: Tensor, t: Tensor, token: Tensor) -> Tensor:
     """The tokens with those of step t."""
     return tf.where(tf.equal(tf.range(tokens.shape[1]), t), token[:, None], tokens)
 
 
-def searched(advance: Callable[..., tuple[Any, ...]], rows: int, steps: int, *start: Any) -> Tensor:
+def search(advance: Callable[..., tuple[Any, ...]], rows: int, steps: int, *start: Any) -> Tensor:
     """The tokens of a loop that begins with those variables, after steps of it, or once all have ended."""
     tokens = tf.where(tf.equal(tf.range(steps + 1), 0), BOS, tf.fill((rows, steps + 1), EOS))
     _, tokens, *_ = tf.while_loop(

@@ -151,7 +151,7 @@ class Transformer(nn.Module):
         self.dense = nn.Linear(size, vocabulary)
 
     @staticmethod
-    def embedded(embedding: nn.Embedding, tokens: Tensor) -> Tensor:
+    def embed(embedding: nn.Embedding, tokens: Tensor) -> Tensor:
         """The tokens as vectors, at their positions."""
         size = embedding.embedding_dim
         steps = torch.arange(tokens.shape[1], device=tokens.device)
@@ -162,13 +162,13 @@ class Transformer(nn.Module):
     def encode(self, source: Tensor, source_lens: Tensor) -> tuple[Tensor, Tensor]:
         """The encoder's outputs, and where they are padding."""
         padding = torch.arange(source.shape[1], device=source.device) >= source_lens[:, None]
-        return self.encoder(self.embedded(self.source, source), src_key_padding_mask=padding), padding
+        return self.encoder(self.embed(self.source, source), src_key_padding_mask=padding), padding
 
     def decode(self, inputs: Tensor, memory: Tensor, padding: Tensor) -> Tensor:
         """The features of each step."""
         future = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1], device=inputs.device).isinf()
         masks = {"tgt_mask": future, "tgt_is_causal": True, "memory_key_padding_mask": padding}
-        return self.decoder(self.embedded(self.target, inputs), memory, **masks)
+        return self.decoder(self.embed(self.target, inputs), memory, **masks)
 
     def forward(self, source: Tensor, source_lens: Tensor, inputs: Tensor) -> Tensor:
         """The logits."""

@@ -27,20 +27,20 @@ def as_restructured_text(app: Any, what: str, name: str, thing: Any, options: An
             section = match.group(1)
             written += ["", ARRAYS if section == "Parameters" else line]
         elif section == "Returns" and line.startswith("        "):  # where Sphinx takes no further line
-            written[-1] += f" {escaped(line.strip())}"
+            written[-1] += f" {escape(line.strip())}"
         elif line and not line.startswith(" "):
             section = ""
-            written.append(escaped(line))
+            written.append(escape(line))
         elif line.startswith("    ") and section in ("", "Example"):
             if not position or not lines[position - 1].startswith("    "):
                 written += ([] if section else [""]) + ["    ::" if section else "::", ""]
             written.append(f"    {line}" if section else line)
         else:
-            written.append(escaped(line))
+            written.append(escape(line))
     lines[:] = written
 
 
-def escaped(line: str) -> str:
+def escape(line: str) -> str:
     """A line of prose without markup but that of code."""
     parts = re.split(r"(`[^`]*`)", line)
     return "".join(

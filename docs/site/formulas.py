@@ -67,9 +67,9 @@ def mathml(formula: str, names: Collection[str] = ()) -> str:
 
     names are those of arrays, options and parameters: other words are prose, unless they are called or indexed.
     """
-    lines = [line for part in split(formula, ";") for line in filled(split(part, ",", keep=True))]
+    lines = [line for part in split(formula, ";") for line in fill(split(part, ",", keep=True))]
     return "\n".join(
-        f'<math display="block" alttext="{escape(line)}"><mrow>{_joined(Parser(line, names).parsed())}</mrow></math>'
+        f'<math display="block" alttext="{escape(line)}"><mrow>{_join(Parser(line, names).parse())}</mrow></math>'
         for line in lines
     )
 
@@ -87,7 +87,7 @@ def split(text: str, separator: str, keep: bool = False) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def filled(parts: Sequence[str]) -> list[str]:
+def fill(parts: Sequence[str]) -> list[str]:
     """Join the parts to as few lines as LONGEST allows."""
     lines = [""]
     for part in parts:
@@ -111,7 +111,7 @@ class Parser:
             spaced = kind == "space"
         self.at = 0
 
-    def parsed(self, closing: str = "") -> list[Node]:
+    def parse(self, closing: str = "") -> list[Node]:
         """The nodes up to a closing bracket, which is consumed, or to the end."""
         nodes: list[Node] = []
         while self.at < len(self.tokens):
@@ -136,19 +136,19 @@ class Parser:
             inside, plain = self._operand()
             yield Node(f"<msqrt>{inside}</msqrt>", f"√{plain}", spaced)
         elif text == "[" and before and not spaced:
-            inner = self.parsed("]")
+            inner = self.parse("]")
             base = before.pop()
-            yield Node(f"<msub>{_row(base.mathml)}<mrow>{_joined(inner)}</mrow></msub>", base.text, base.spaced)
+            yield Node(f"<msub>{_row(base.mathml)}<mrow>{_join(inner)}</mrow></msub>", base.text, base.spaced)
         elif text == "floor" and self._next() == "(":
             self.at += 1
-            yield Node(_fenced("⌊", self.parsed(")"), "⌋"), text, spaced)
+            yield Node(_fence("⌊", self.parse(")"), "⌋"), text, spaced)
         elif text in CLOSING:
-            inner = self.parsed(CLOSING[text])
-            yield Node(_fenced(text, inner, CLOSING[text]), text, spaced, inner=inner)
+            inner = self.parse(CLOSING[text])
+            yield Node(_fence(text, inner, CLOSING[text]), text, spaced, inner=inner)
         elif kind == "ordinal":
             yield Node(f"<mi>{text[0]}</mi><mtext>-th</mtext>", text, spaced, prose=True)
         elif text in OVER and self._next() in ("over", "of"):
-            yield self._bound(text, spaced)
+            yield self._reduction(text, spaced)
         elif kind == "word":
             yield self._word(text, spaced)
         elif kind == "number":
@@ -156,7 +156,7 @@ class Parser:
         else:
             yield Node(f"<mo>{escape(SYMBOLS.get(text, text))}</mo>", text, spaced)
 
-    def _bound(self, word: str, spaced: bool) -> Node:
+    def _reduction(self, word: str, spaced: bool) -> Node:
         """`sum over j of`, `mean over b of`, `mean of`, `number of`: the variable stands below."""
         below: list[Node] = []
         while self.at < len(self.tokens):
@@ -171,7 +171,7 @@ class Parser:
         large = "<mo>∑</mo>" if word == "sum" else f"<mi>{word}</mi>"
         if word != "sum" and not below:
             return Node(f"<mtext>{word} of</mtext>", word, spaced, prose=True)
-        return Node(f"<munder>{large}<mrow>{_joined(below)}</mrow></munder>" if below else large, word, spaced)
+        return Node(f"<munder>{large}<mrow>{_join(below)}</mrow></munder>" if below else large, word, spaced)
 
     def _word(self, word: str, spaced: bool) -> Node:
         if not self._is_name(word):
@@ -243,20 +243,20 @@ class Parser:
 
 def _without_parentheses(nodes: Sequence[Node]) -> str:
     if len(nodes) == 1 and nodes[0].inner and nodes[0].text == "(":
-        return _joined(nodes[0].inner)
-    return _joined(nodes)
+        return _join(nodes[0].inner)
+    return _join(nodes)
 
 
-def _fenced(opening: str, inner: Sequence[Node], closing: str) -> str:
+def _fence(opening: str, inner: Sequence[Node], closing: str) -> str:
     opened, closed = f'<mo fence="true">{opening}</mo>', f'<mo fence="true">{closing}</mo>'
-    return f"<mrow>{opened}{_joined(inner)}{closed}</mrow>"
+    return f"<mrow>{opened}{_join(inner)}{closed}</mrow>"
 
 
 def _row(written: str) -> str:
     return f"<mrow>{written}</mrow>"
 
 
-def _joined(nodes: Sequence[Node]) -> str:
+def _join(nodes: Sequence[Node]) -> str:
     """The nodes side by side: a thin space between factors, a wide one around prose."""
     parts: list[str] = []
     for position, node in enumerate(nodes):

@@ -30,18 +30,18 @@ def tanh_of_sums(a, b):
     return Array(value, pull_a, (b, lambda gradient: (gradient * slope).sum(-3)))
 
 
-def seen(a, mask):
+def clear_hidden(a, mask):
     """The keys or values with zeros where no query may attend to them: their values there have no effect."""
     anybody = True if mask is None else mask.value.any(-2)[..., None]
     return Array(np.where(anybody, a.value, 0), (a, lambda gradient: np.where(anybody, gradient, 0)))
 
 
-def opened(scores, mask):
+def open_mask(scores, mask):
     return Array((scores.value > -np.inf) & (True if mask is None else mask.value))
 
 
 def masked_softmax(scores, mask=None):
-    mask = opened(scores, mask).value
+    mask = open_mask(scores, mask).value
     shown = np.where(mask, scores.value, np.finfo(scores.value.dtype).min)
     raised = np.exp(shown - shown.max(-1, keepdims=True, initial=shown.dtype.type(-1e30))) * mask
     total = raised.sum(-1, keepdims=True)
@@ -62,19 +62,19 @@ def additive_score(queries, keys, w_v):
 def attention_pooling(scores, values, mask=None):
     heads = "bn"[: scores.value.ndim - 2]
     weights = masked_softmax(scores, mask)
-    return einsum(f"{heads}qk,{heads}kv->{heads}qv", weights, seen(values, opened(scores, mask))), weights
+    return einsum(f"{heads}qk,{heads}kv->{heads}qv", weights, clear_hidden(values, open_mask(scores, mask))), weights
 
 
 def DotProductAttention(parameters, queries, keys, values, mask=None, *, scale=None):
     scale = queries.value.shape[-1] ** -0.5 if scale is None else scale
     scaled = Array(queries.value * scale, (queries, lambda gradient: gradient * scale))
-    return attention_pooling(dot_score(scaled, seen(keys, mask)), values, mask)
+    return attention_pooling(dot_score(scaled, clear_hidden(keys, mask)), values, mask)
 
 
 def AdditiveAttention(parameters, queries, keys, values, mask=None):
     heads = "bn"[: queries.value.ndim - 2]
     queries = einsum(f"{heads}qd,hd->{heads}qh", queries, parameters["W_q"])
-    keys = einsum(f"{heads}kd,hd->{heads}kh", seen(keys, mask), parameters["W_k"])
+    keys = einsum(f"{heads}kd,hd->{heads}kh", clear_hidden(keys, mask), parameters["W_k"])
     return attention_pooling(additive_score(queries, keys, parameters["w_v"]), values, mask)
 
 

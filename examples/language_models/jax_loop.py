@@ -41,7 +41,7 @@ def on_device(tokens, targets, weights):
 for epoch in range(sentences.EPOCHS):
     for batch in DATA.epoch(epoch):
         train(model, optimizer, *on_device(*batch))
-    print(f"epoch {epoch + 1}  {sentences.perplexity(loss_of(model, *on_device(*DATA.tested())))}", flush=True)
+    print(f"epoch {epoch + 1}  {sentences.perplexity(loss_of(model, *on_device(*DATA.test_batch())))}", flush=True)
 
 tokens, _ = DATA.question()
 print(DATA.answer(jax.device_get(logits_of(model, jnp.asarray(tokens), jnp.asarray(DATA.lengths(tokens))))))

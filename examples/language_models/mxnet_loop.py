@@ -34,6 +34,6 @@ for epoch in range(sentences.EPOCHS):
             loss = loss_of(*batch)
         loss.backward()
         trainer.step(1)
-    print(f"epoch {epoch + 1}  {sentences.perplexity(loss_of(*DATA.tested()).item())}", flush=True)
+    print(f"epoch {epoch + 1}  {sentences.perplexity(loss_of(*DATA.test_batch()).item())}", flush=True)
 
 print(DATA.answer(logits_of(DATA.question()[0]).asnumpy()))

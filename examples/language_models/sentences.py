@@ -53,7 +53,7 @@ class Sentences:
         whole = len(order) // BATCH * BATCH
         return [self.batch([self.training[at] for at in rows], number) for rows in order[:whole].reshape(-1, BATCH)]
 
-    def tested(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def test_batch(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The sentences to test, as one batch."""
         return self.batch(self.test, -1)
 

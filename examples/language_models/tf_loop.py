@@ -41,7 +41,7 @@ def on_device(tokens, targets, weights):
 for epoch in range(sentences.EPOCHS):
     for batch in DATA.epoch(epoch):
         train(*on_device(*batch))
-    print(f"epoch {epoch + 1}  {sentences.perplexity(loss_of(*on_device(*DATA.tested())))}", flush=True)
+    print(f"epoch {epoch + 1}  {sentences.perplexity(loss_of(*on_device(*DATA.test_batch())))}", flush=True)
 
 tokens, _ = DATA.question()
 print(DATA.answer(logits_of(tf.constant(tokens), tf.constant(DATA.lengths(tokens))).numpy()))

@@ -31,6 +31,6 @@ for epoch in range(sentences.EPOCHS):
         loss_of(*batch).backward()
         optimizer.step()
     with torch.no_grad():
-        print(f"epoch {epoch + 1}  {sentences.perplexity(loss_of(*DATA.tested()).item())}", flush=True)
+        print(f"epoch {epoch + 1}  {sentences.perplexity(loss_of(*DATA.test_batch()).item())}", flush=True)
 
 print(DATA.answer(logits_of(DATA.question()[0]).detach().numpy()))

@@ -121,7 +121,7 @@ def vocabulary(sentences):
     return ["<pad>", "<bos>", "<eos>", *sorted({word for sentence in sentences for word in sentence.split()})]
 
 
-def encoded(sentences, words):
+def encode(sentences, words):
     rows = [[words.index(word) for word in sentence.split()] + [EOS] for sentence in sentences]
     longest = max(map(len, rows))
     return np.array([row + [PAD] * (longest - len(row)) for row in rows], np.int32), np.array(
@@ -130,8 +130,8 @@ def encoded(sentences, words):
 
 
 english, french = (vocabulary(side) for side in zip(*PAIRS, strict=True))
-source, source_lens = encoded([pair[0] for pair in PAIRS], english)
-target, target_lens = encoded([pair[1] for pair in PAIRS], french)
+source, source_lens = encode([pair[0] for pair in PAIRS], english)
+target, target_lens = encode([pair[1] for pair in PAIRS], french)
 
 # %%
 EMBED, HIDDEN = 16, 32

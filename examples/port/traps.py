@@ -19,7 +19,7 @@ LENS = np.array([20, 7, 13, 4], np.int32)
 OPEN = np.arange(20) < LENS[:, None]
 
 
-def drawn(layer: object, scale: float = 1.0) -> dict[str, np.ndarray]:
+def draw_parameters(layer: object, scale: float = 1.0) -> dict[str, np.ndarray]:
     """Arrays as wide as after an initialisation, biases too."""
     parameters = reference.get_parameters(layer)
     return {name: uniform(f"traps/{name}", array.shape, scale * SIZE**-0.5) for name, array in parameters.items()}
@@ -46,14 +46,14 @@ def reset_before(arrays: Arrays) -> np.ndarray:
     return np.stack(states, axis=1)
 
 
-def normalised(epsilon: float) -> np.ndarray:
+def normalise(epsilon: float) -> np.ndarray:
     """Layer normalisation, without gain and bias."""
     centred = INPUTS - INPUTS.mean(-1, keepdims=True)
     return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
 
 
 gru = reference.GRU(SIZE, SIZE)
-arrays = drawn(gru)
+arrays = draw_parameters(gru)
 expected = outputs(gru, arrays, INPUTS)
 dropped = {"0.b_hn": 0.0 * arrays["0.b_hn"]}
 moved = arrays["0.b"] + np.stack([dropped["0.b_hn"], dropped["0.b_hn"], arrays["0.b_hn"]])
@@ -69,13 +69,13 @@ without = {**arrays, **dropped}
 report("GRU: reset_after=False read as reset_after=True", outputs(gru, without, INPUTS), reset_before(without))
 
 lstm = reference.LSTM(SIZE, SIZE)
-arrays = drawn(lstm)
+arrays = draw_parameters(lstm)
 expected = outputs(lstm, arrays, INPUTS)
 swapped = {name: array[[0, 3, 1, 2]] for name, array in arrays.items()}
 report("LSTM: gates i, o, f, g read as i, f, g, o", outputs(lstm, swapped, INPUTS), expected)
 
 heads = reference.MultiHeadAttention(SIZE, HEADS)
-arrays = drawn(heads, 3.0)
+arrays = draw_parameters(heads, 3.0)
 inputs = (3.0 * INPUTS,) * 3
 expected = outputs(heads, arrays, *inputs, valid_lens=LENS)
 inverted = ~OPEN[:, None] & np.ones((4, 20, 1), bool)
@@ -91,4 +91,4 @@ wrong = {
 }
 for trap, changed in wrong.items():
     report(f"attention: {trap}", outputs(heads, {**arrays, **changed}, *inputs, valid_lens=LENS), expected)
-report("layer normalisation: epsilon 1e-3 read as 1e-5", normalised(1e-5), normalised(1e-3))
+report("layer normalisation: epsilon 1e-3 read as 1e-5", normalise(1e-5), normalise(1e-3))

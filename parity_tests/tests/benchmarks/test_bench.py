@@ -108,10 +108,10 @@ def test_the_work_of_a_forward_pass_is_counted():
 def test_a_ratio_is_the_median_of_the_ratios_of_the_rounds_and_not_the_ratio_of_medians():
     rounds = [(1.0, 10.0), (2.0, 4.0), (4.0, 12.0)]
     assert measure.ratios(rounds) == [10.0, 2.0, 3.0]
-    row = runner.Row("", "", "forward", "forward", "", {}, goal=3.0, aim=None).measured(rounds)
+    row = runner.Row("", "", "forward", "forward", "", {}, goal=3.0, aim=None).fill(rounds)
     assert (row.ratio, row.spread, row.rounds) == (3.0, (2.5, 6.5), 3)
     assert (row.ours, row.theirs) == (2.0, 10.0)  # whose ratio would be 5
-    assert row.reached is True
+    assert row.is_reached is True
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_ratio_is_the_median_of_the_ratios_of_the_rounds_and_not_the_ratio_of_
 )
 def test_a_goal_is_reached_by_what_is_at_least_as_much(goal, ratio, reached):
     row = runner.Row("", "", "forward", "forward", "", {}, goal=goal, aim=None, ratio=ratio)
-    assert row.reached is reached
+    assert row.is_reached is reached
 
 
 def test_both_forms_alternate_after_a_warm_up_call():
@@ -257,7 +257,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 WHAT = {"item", "framework", "direction", "part", "against", "sizes", "goal", "aim", "work", "tokens"}
-MEASURED = {"ratio", "spread", "rounds", "ours", "theirs", "unit", "how", "eps", "refused", *runner.DERIVED}
+MEASURED = {"ratio", "spread", "rounds", "ours", "theirs", "unit", "how", "eps", "refused"}
+MEASURED |= {"tokens_per_second", "rate", "reached"}
 
 
 @pytest.mark.usefixtures("installed")
@@ -283,8 +284,8 @@ def test_the_json_is_as_stated():
 def test_a_form_that_disagrees_has_no_ratio_and_starts_no_further_process():
     run = answering(jax="context is 1e6 eps from the other form")
     measured = runner.bench([ITEMS["decoder"]], ["torch", "jax"], run=run)
-    assert {row.framework for row in measured.refused} == {"jax"}
-    assert all(row.ratio is None and row.reached is None for row in measured.refused)
+    assert {row.framework for row in measured.refused_rows} == {"jax"}
+    assert all(row.ratio is None and row.is_reached is None for row in measured.refused_rows)
     assert {job["task"] for job in run.jobs if job["framework"] == "jax"} == {"times"}
     assert {job["task"] for job in run.jobs if job["framework"] == "torch"} == {"machine", "times", "memory", "compile"}
 
@@ -294,7 +295,7 @@ def test_a_toolkit_that_is_not_installed_is_reported_and_left_out(monkeypatch: p
     monkeypatch.setattr(runner, "TOOLKITS", {"JoeyNMT": "no_such_package"})
     run = answering()
     measured = runner.bench([ITEMS["translator-luong"]], ["torch"], run=run)
-    assert [row.against for row in measured.rows] == [THIRD_PARTY] and not measured.refused
+    assert [row.against for row in measured.rows] == [THIRD_PARTY] and not measured.refused_rows
     assert measured.missing["JoeyNMT"].startswith("no_such_package is not installed")
     assert {job.get("against") for job in run.jobs} == {None, THIRD_PARTY}
     assert "JoeyNMT" not in runner.bench([ITEMS["translator"]], ["torch"], run=run).missing
@@ -444,7 +445,7 @@ def test_no_process_outlives_a_bench_that_is_killed(running):
 
 
 def test_memory_is_what_a_call_lets_the_process_grow_by():
-    taken = measure.taken(lambda: np.ones(2**24).sum())  # 128 MiB
+    taken = measure.peak_growth(lambda: np.ones(2**24).sum())  # 128 MiB
     assert taken == pytest.approx(2**27, rel=0.1)
 
 
