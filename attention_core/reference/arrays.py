@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,16 @@ def promote(array: Any) -> np.ndarray:
 
 
 class Specified:
-    """Base class of the layers: checked options, canonical parameters, and the check of a call."""
+    """Base class of the layers: checked options, canonical parameters, and the check of a call.
+
+    A constructor hands over its arguments, `locals()`, of which the specification's options are taken.
+    """
 
     specification: Layer
     parameters: dict[str, np.ndarray]
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        options = {option.name: arguments[option.name] for option in self.specification.options}
         self.sizes = errors.check_options(self.specification, **options)
         self.parameters = {name: np.zeros(shape) for name, shape in self.specification.shapes(self.sizes).items()}
 

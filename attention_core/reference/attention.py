@@ -189,7 +189,7 @@ class DotProductAttention(Attention):
         softcap: float | None = None,
         time_major: bool = False,
     ) -> None:
-        super().__init__(dropout=dropout, scale=scale, softcap=softcap, time_major=time_major)
+        super().__init__(locals())
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Return scale · q·k, bounded by softcap."""
@@ -207,13 +207,7 @@ class AdditiveAttention(Attention):
     def __init__(
         self, query_size: int, key_size: int, hidden_size: int, *, dropout: float = 0.0, time_major: bool = False
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            time_major=time_major,
-        )
+        super().__init__(locals())
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
         """Return W_k k."""
@@ -233,7 +227,7 @@ class GeneralAttention(Attention):
     specification: Layer = GENERAL_ATTENTION
 
     def __init__(self, query_size: int, key_size: int, *, dropout: float = 0.0, time_major: bool = False) -> None:
-        super().__init__(query_size=query_size, key_size=key_size, dropout=dropout, time_major=time_major)
+        super().__init__(locals())
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
         """Return W k."""
@@ -264,14 +258,7 @@ class ConcatAttention(Attention):
         bias: bool = False,
         time_major: bool = False,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-            bias=bias,
-            time_major=time_major,
-        )
+        super().__init__(locals())
 
     def _project(self, keys: np.ndarray) -> np.ndarray:
         """Return W [0; k] + b."""
@@ -292,7 +279,7 @@ class CosineAttention(Attention):
     specification: Layer = COSINE_ATTENTION
 
     def __init__(self, *, dropout: float = 0.0, scale: float | None = None, time_major: bool = False) -> None:
-        super().__init__(dropout=dropout, scale=scale, time_major=time_major)
+        super().__init__(locals())
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Return scale · q·k/(‖q‖ ‖k‖)."""
@@ -311,7 +298,7 @@ class LocationAttention(Attention):
     specification: Layer = LOCATION_ATTENTION
 
     def __init__(self, query_size: int, num_positions: int, *, dropout: float = 0.0, time_major: bool = False) -> None:
-        super().__init__(query_size=query_size, num_positions=num_positions, dropout=dropout, time_major=time_major)
+        super().__init__(locals())
 
     def _score(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Return W q, at the positions of the keys."""
@@ -331,7 +318,7 @@ class KernelAttention(Attention):
     def __init__(
         self, *, dropout: float = 0.0, width: float = 1.0, learned: bool = False, time_major: bool = False
     ) -> None:
-        super().__init__(dropout=dropout, width=width, learned=learned, time_major=time_major)
+        super().__init__(locals())
         if learned:
             self.parameters["w"] = np.array(1.0 / width)
 
@@ -352,8 +339,8 @@ def attention_layer(part: Part, layers: Mapping[str, type[Attention]] = LAYERS) 
 class ScoredAttention(Attention):
     """Base class of the attention layers that project keys and score them by another layer, `scored`."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         self.scored = attention_layer(self.specification.inside(self.sizes)["scored"])
 
     def _project(self, keys: np.ndarray) -> np.ndarray:

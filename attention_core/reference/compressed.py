@@ -73,7 +73,7 @@ class LowRankAttention(ShortenedAttention):
     specification: Layer = LOW_RANK_ATTENTION
 
     def __init__(self, num_positions: int, rank: int, *, scale: float | None = None, dropout: float = 0.0) -> None:
-        super().__init__(num_positions=num_positions, rank=rank, scale=scale, dropout=dropout)
+        super().__init__(locals())
 
     def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
         """Return E keys and F values, all of them open where any key is."""
@@ -105,15 +105,7 @@ class InducedAttention(Specified):
         hidden_size: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            num_heads=num_heads,
-            num_inducing=num_inducing,
-            key_size=key_size,
-            value_size=value_size,
-            hidden_size=hidden_size,
-            dropout=dropout,
-        )
+        super().__init__(locals())
         parts = self.specification.inside(self.sizes)
         self.gather, self.spread = (MultiHeadAttention(**parts[name].config) for name in ("gather", "spread"))
 
@@ -183,15 +175,7 @@ class CompressedAttention(ShortenedAttention):
         scale: float | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            stride=stride,
-            value_size=value_size,
-            bias=bias,
-            scale=scale,
-            dropout=dropout,
-        )
+        super().__init__(locals())
 
     def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
         """Return a key and a value for each block, open where any of its keys is."""

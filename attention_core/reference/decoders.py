@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,8 +38,8 @@ class LuongState(NamedTuple):
 class Decoder(Specified):
     """Base class of the decoders, which differ in `_advance`: one step up to the features of the logits."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         parts = self.specification.inside(self.sizes)
         self.rnn = recurrent_layer(parts["rnn"])
         self.attention = attention_layer(parts["attention"], ATTENTION) if "attention" in parts else None
@@ -259,22 +260,7 @@ class BahdanauDecoder(Decoder):
         maxout_size: int | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            attention_size=attention_size,
-            score=score,
-            num_positions=num_positions,
-            cell=cell,
-            initial=initial,
-            reads=reads,
-            readout=readout,
-            maxout_size=maxout_size,
-            dropout=dropout,
-        )
+        super().__init__(locals())
 
     def _advance(
         self,
@@ -331,22 +317,7 @@ class LuongDecoder(Decoder):
         initial: str = "encoder",
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            attention_size=attention_size,
-            score=score,
-            num_positions=num_positions,
-            alignment=alignment,
-            window=window,
-            input_feeding=input_feeding,
-            cell=cell,
-            initial=initial,
-            dropout=dropout,
-        )
+        super().__init__(locals())
 
     def start(self, memory: Memory, state: np.ndarray | None = None) -> LuongState:
         """Return the decoder's state before its first step.
@@ -411,16 +382,7 @@ class FixedContextDecoder(Decoder):
         initial: str = "encoder",
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            memory_size=memory_size,
-            cell=cell,
-            initial=initial,
-            dropout=dropout,
-        )
+        super().__init__(locals())
 
     def _advance(
         self,

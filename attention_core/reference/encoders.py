@@ -26,14 +26,7 @@ class Encoder(Specified):
         dropout: float = 0.0,
         bidirectional: bool = False,
     ) -> None:
-        super().__init__(
-            vocab_size=vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-        )
+        super().__init__(locals())
         self.rnn = recurrent_layer(self.specification.inside(self.sizes)["rnn"])
 
     def __call__(
@@ -94,13 +87,7 @@ class Bridge(Specified):
         output_size: int | None = None,
         cell: str = "gru",
     ) -> None:
-        super().__init__(
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            method=method,
-            output_size=output_size,
-            cell=cell,
-        )
+        super().__init__(locals())
 
     def __call__(self, outputs: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Merge the outputs and the state of both directions into those that a decoder takes.

@@ -35,14 +35,7 @@ class FeedForward(Specified):
         bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            features=features,
-            hidden_size=hidden_size,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            dropout=dropout,
-        )
+        super().__init__(locals())
 
     def __call__(self, inputs: np.ndarray, *, dropout_mask: np.ndarray | None = None) -> np.ndarray:
         """Transform each step on its own.

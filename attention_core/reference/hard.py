@@ -41,14 +41,7 @@ class HardAttention(ScoredAttention):
         num_positions: int | None = None,
         time_major: bool = False,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            score=score,
-            hidden_size=hidden_size,
-            num_positions=num_positions,
-            time_major=time_major,
-        )
+        super().__init__(locals())
 
     def attend(  # type: ignore[override]
         self, queries: np.ndarray, memory: Memory, *, need_weights: bool = True, noise: np.ndarray | None = None

@@ -55,20 +55,7 @@ class VisionTransformer(Stack):
         epsilon: float = 1e-5,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            height=height,
-            width=width,
-            channels=channels,
-            patch_size=patch_size,
-            num_classes=num_classes,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            activation=activation,
-            epsilon=epsilon,
-            dropout=dropout,
-        )
+        super().__init__(locals())
 
     def __call__(
         self,

@@ -46,17 +46,7 @@ class LocalAttention(ScoredAttention):
         dropout: float = 0.0,
         time_major: bool = False,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            key_size=key_size,
-            window=window,
-            mode=mode,
-            score=score,
-            hidden_size=hidden_size,
-            num_positions=num_positions,
-            dropout=dropout,
-            time_major=time_major,
-        )
+        super().__init__(locals())
 
     def attend(  # type: ignore[override]
         self,

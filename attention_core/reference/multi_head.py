@@ -61,22 +61,7 @@ class MultiHeadAttention(ScoredAttention):
         dropout: float = 0.0,
         time_major: bool = False,
     ) -> None:
-        super().__init__(
-            query_size=query_size,
-            num_heads=num_heads,
-            key_size=key_size,
-            value_size=value_size,
-            hidden_size=hidden_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            num_positions=num_positions,
-            softcap=softcap,
-            bias=bias,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            dropout=dropout,
-            time_major=time_major,
-        )
+        super().__init__(locals())
         part = self.specification.inside(self.sizes).get("rotary")
         self.rotary = None if part is None else RotaryPositions(**part.config)
 

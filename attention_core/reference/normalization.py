@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from attention_core.operators.normalization import LAYER_NORM, RMS_NORM
@@ -14,8 +17,8 @@ __all__ = ["LayerNorm", "RMSNorm"]
 class Norm(Specified):
     """Base class of the normalizations: a step is divided by the root of its mean square."""
 
-    def __init__(self, **options: float) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         self.parameters["g"] = np.ones_like(self.parameters["g"])
 
     def _scaled(self, inputs: np.ndarray) -> np.ndarray:
@@ -36,7 +39,7 @@ class LayerNorm(Norm):
     specification: Layer = LAYER_NORM
 
     def __init__(self, features: int, *, epsilon: float = 1e-5, bias: bool = True) -> None:
-        super().__init__(features=features, epsilon=epsilon, bias=bias)
+        super().__init__(locals())
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """Normalize each step on its own.
@@ -61,7 +64,7 @@ class RMSNorm(Norm):
     specification: Layer = RMS_NORM
 
     def __init__(self, features: int, *, epsilon: float = 1e-5) -> None:
-        super().__init__(features=features, epsilon=epsilon)
+        super().__init__(locals())
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """Normalize each step on its own.

@@ -44,7 +44,7 @@ class SinusoidalPositions(Specified):
     specification: Layer = SINUSOIDAL_POSITIONS
 
     def __init__(self, features: int, *, layout: str = "interleaved") -> None:
-        super().__init__(features=features, layout=layout)
+        super().__init__(locals())
 
     def __call__(self, inputs: np.ndarray, *, offset: int = 0) -> np.ndarray:
         """Add the positions, starting at offset.
@@ -69,7 +69,7 @@ class LearnedPositions(Specified):
     specification: Layer = LEARNED_POSITIONS
 
     def __init__(self, num_positions: int, features: int) -> None:
-        super().__init__(num_positions=num_positions, features=features)
+        super().__init__(locals())
 
     def __call__(self, inputs: np.ndarray, *, offset: int = 0) -> np.ndarray:
         """Add the positions, starting at offset.
@@ -98,7 +98,7 @@ class RotaryPositions(Specified):
     specification: Layer = ROTARY_POSITIONS
 
     def __init__(self, features: int, *, layout: str = "interleaved", base: float = 10000.0) -> None:
-        super().__init__(features=features, layout=layout, base=base)
+        super().__init__(locals())
 
     def __call__(self, inputs: np.ndarray, *, offset: np.ndarray | None = None) -> np.ndarray:
         """Rotate the inputs, whose first step is at position offset.

@@ -28,13 +28,7 @@ class Recurrent(Specified):
         dropout: float = 0.0,
         bidirectional: bool = False,
     ) -> None:
-        super().__init__(
-            input_size=input_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            dropout=dropout,
-            bidirectional=bidirectional,
-        )
+        super().__init__(locals())
 
     def _cell(self, prefix: str, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
         """The next state, (batch, hidden_size) or twice as wide, of the layer whose parameters have that prefix."""

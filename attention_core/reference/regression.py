@@ -24,7 +24,7 @@ class NadarayaWatson(Specified):
     specification: Layer = NADARAYA_WATSON
 
     def __init__(self, *, width: float = 1.0, learned: bool = False) -> None:
-        super().__init__(width=width, learned=learned)
+        super().__init__(locals())
         self.kernel = KernelAttention(width=width, learned=learned)
 
     def __call__(

@@ -44,9 +44,7 @@ class SegmentAttention(Specified):
         bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            query_size=query_size, num_heads=num_heads, hidden_size=hidden_size, bias=bias, dropout=dropout
-        )
+        super().__init__(locals())
         self.positions = SinusoidalPositions(**self.specification.inside(self.sizes)["positions"].config)
 
     def __call__(

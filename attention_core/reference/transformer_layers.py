@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,8 @@ class Container(Specified):
 
     classes: Classes = (MultiHeadAttention, FeedForward, LayerNorm, RMSNorm)
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        super().__init__(arguments)
         parts = self.specification.inside(self.sizes)
         made: dict[str, Any] = {kind.__name__: kind for kind in self.classes}
         self.parts: dict[str, Any] = {name: made[part.layer.name](**part.config) for name, part in parts.items()}
@@ -97,23 +97,7 @@ class TransformerEncoderLayer(TransformerLayer):
         dropout: float = 0.0,
         causal: bool = False,
     ) -> None:
-        super().__init__(
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            causal=causal,
-        )
+        super().__init__(locals())
 
     def __call__(
         self,
@@ -193,23 +177,7 @@ class TransformerDecoderLayer(TransformerLayer):
         epsilon: float = 1e-5,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            memory_size=memory_size,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-        )
+        super().__init__(locals())
 
     def __call__(
         self,

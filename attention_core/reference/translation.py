@@ -98,24 +98,7 @@ class Translator(EncoderDecoder):
         input_feeding: str | None = None,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__(
-            source_vocab_size=source_vocab_size,
-            target_vocab_size=target_vocab_size,
-            embed_size=embed_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            cell=cell,
-            encoder_cell=encoder_cell,
-            decoder=decoder,
-            score=score,
-            num_positions=num_positions,
-            bidirectional=bidirectional,
-            bridge=bridge,
-            reads=reads,
-            readout=readout,
-            input_feeding=input_feeding,
-            dropout=dropout,
-        )
+        super().__init__(locals())
 
     def encode(
         self, source: np.ndarray, valid_lens: np.ndarray | None, dropout_mask: np.ndarray | None = None
@@ -205,32 +188,7 @@ class TransformerTranslator(EncoderDecoder):
         tied: bool = False,
         shared: bool = False,
     ) -> None:
-        super().__init__(
-            source_vocab_size=source_vocab_size,
-            target_vocab_size=target_vocab_size,
-            features=features,
-            num_heads=num_heads,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            positions=positions,
-            num_positions=num_positions,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            num_key_heads=num_key_heads,
-            score=score,
-            rotary_layout=rotary_layout,
-            rotary_base=rotary_base,
-            norm=norm,
-            rms=rms,
-            activation=activation,
-            gated=gated,
-            bias=bias,
-            epsilon=epsilon,
-            dropout=dropout,
-            last_norm=last_norm,
-            tied=tied,
-            shared=shared,
-        )
+        super().__init__(locals())
 
     def encode(
         self, source: np.ndarray, valid_lens: np.ndarray | None, **masks: np.ndarray | None
