@@ -49,7 +49,7 @@ class Sentences:
 
     def epoch(self, number: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """The batches of an epoch, shuffled; all have one shape, which a compiler is glad of."""
-        order = corpus.shuffled(f"epoch {number}", len(self.training), seed=0)
+        order = corpus.permutation(f"epoch {number}", len(self.training), seed=0)
         whole = len(order) // BATCH * BATCH
         return [self.batch([self.training[at] for at in rows], number) for rows in order[:whole].reshape(-1, BATCH)]
 
@@ -62,10 +62,10 @@ class Sentences:
         bos, eos, pad, mask = (self.vocabulary.index[token] for token in (corpus.BOS, corpus.EOS, corpus.PAD, MASK))
         length = MOST_TOKENS + 1
         if self.task == "next":
-            tokens, _ = corpus.padded([[bos, *sentence] for sentence in sentences], pad, length)
-            targets, lens = corpus.padded([[*sentence, eos] for sentence in sentences], pad, length)
+            tokens, _ = corpus.pad_sentences([[bos, *sentence] for sentence in sentences], pad, length)
+            targets, lens = corpus.pad_sentences([[*sentence, eos] for sentence in sentences], pad, length)
             return tokens, targets, (np.arange(length) < lens[:, None]).astype(np.float32)
-        targets, lens = corpus.padded(sentences, pad, length)
+        targets, lens = corpus.pad_sentences(sentences, pad, length)
         drawn = np.where(np.arange(length) < lens[:, None], uniform(f"{seed} {lens.sum()}", targets.shape), -2.0)
         chosen = (drawn > 0.7) | (drawn == drawn.max(axis=1, keepdims=True))
         return np.where(chosen, mask, targets).astype(np.int32), targets, chosen.astype(np.float32)

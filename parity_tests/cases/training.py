@@ -13,7 +13,7 @@ from attention_core.specification import Layer
 from parity_tests.format.call import LISTED, OPTIMISERS, TRAINING, layer_of
 from parity_tests.format.case import EXACT, FULL, SEED, Arrays, Case, drawn_parameters
 from parity_tests.format.families import Family
-from parity_tests.translation.corpus import shuffled
+from parity_tests.translation.corpus import permutation
 
 SENTENCES, BATCH, KEYS, STEPS = 24, 6, 5, 7
 VOCABULARIES = {"source_vocab_size": 8, "target_vocab_size": 9}
@@ -50,7 +50,7 @@ def reversals() -> Arrays:
 def order(steps: int) -> np.ndarray:
     """The rows of each step's batch: every sequence once an epoch, in an order drawn for the epoch."""
     epochs = -(-steps * BATCH // SENTENCES)
-    rows = np.concatenate([shuffled(f"training/{epoch}", SENTENCES, SEED) for epoch in range(epochs)])
+    rows = np.concatenate([permutation(f"training/{epoch}", SENTENCES, SEED) for epoch in range(epochs)])
     return rows[: steps * BATCH].reshape(steps, BATCH).astype(np.int32)
 
 

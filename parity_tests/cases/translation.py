@@ -256,7 +256,7 @@ def sentence_cases(pairs: Sequence[corpus.Pair]) -> Iterator[Case]:
     tokenised = [(split(source), split(target)) for source, target in pairs]
     sources, targets = (corpus.Vocabulary.of([pair[side] for pair in tokenised]) for side in (0, 1))
     longest = max(len(sentence) for pair in tokenised for sentence in pair) + 1
-    batch = corpus.encoded(tokenised, sources, targets, longest)
+    batch = corpus.encode(tokenised, sources, targets, longest)
     source = batch.source[:, : batch.source_lens.max()]
     inputs = batch.inputs[:, : batch.target_lens.max()]
     arrays = {"source": source, "inputs": inputs, "valid_lens": batch.source_lens}

@@ -20,7 +20,7 @@ MODULES = tuple(BACKENDS)
 Answers = dict[str, tuple[str, findings.Findings]]
 """By the id of a call, the versions and the findings."""
 
-probed = options.combined(
+probed = options.combine(
     click.option(
         "--framework",
         "modules",

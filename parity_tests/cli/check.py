@@ -203,7 +203,7 @@ def check(
             request = replace(request, seed=release_seed() if seed is None else seed)
     except ValueError as error:
         raise Refused(str(error)) from error
-    run = judged(request, against, scheduler)
+    run = judge(request, against, scheduler)
     report(run, console, every)
     if json_file is not None:
         write_json(run, json_file)
@@ -231,7 +231,7 @@ def write_adapter(operator: str, target: str | None, output: Path | None) -> int
     return 0
 
 
-def judged(request: Request | Conversion, against: str | None = None, scheduler: str | None = None) -> Run:
+def judge(request: Request | Conversion, against: str | None = None, scheduler: str | None = None) -> Run:
     """Run a request, here or on a cluster, or compare its target with another; Ctrl-C reports the verdicts so far.
 
     Raises: Refused if it cannot be judged.
@@ -285,7 +285,7 @@ def fuzz(request: Request, seed: int, seconds: float | None, examples: int | Non
     job = request.job
     divergences = known_divergences(request.target, job.backend, request.divergences)
     try:
-        with optimised(), progress() as report_progress, Server(job) as server:
+        with default_optimisation(), progress() as report_progress, Server(job) as server:
             report_progress("fuzz", 0, 1, f"starting {job.name}")
             about = server.hello()
             operators = request.drawable(Abilities(job.backend).with_functions(about), divergences)
@@ -307,7 +307,7 @@ STEP = 7
 
 
 @contextmanager
-def optimised() -> Iterator[None]:
+def default_optimisation() -> Iterator[None]:
     """Compile JAX at its default optimisation level: without it, some gradients are 5e-9 instead of 0."""
     before = os.environ.get(XLA_LEVEL)
     os.environ.setdefault(XLA_LEVEL, "3")
@@ -367,12 +367,12 @@ def verify(
     try:
         before = load(certificate)
         request, stated = request_of(before["request"], target, pythons, max_bytes)
-        request, listed = placed(request, stated, certificate, files)
+        request, listed = relocate(request, stated, certificate, files)
     except CertificateError as error:
         raise Refused(str(error)) from error
     console.print(Text(f"certified   {harmless(stated, MOST_NAME)}"), soft_wrap=True)
     console.print(Text(f"judging     {target}"), soft_wrap=True)
-    run = judged(request)
+    run = judge(request)
     after = certify(run, request.certificate_entries, {**listed, **(run.files if isinstance(request, Request) else {})})
     others, changes, measured = (
         [harmless(line, MOST_LINE) for line in compared(before, after)]
@@ -432,7 +432,7 @@ def request_of(
     raise CertificateError(f"the certificate is of {clean(kind)}, which `verify` cannot repeat")
 
 
-def placed(
+def relocate(
     request: Request | Conversion, stated: str, certificate: Path, given: Sequence[Path]
 ) -> tuple[Request | Conversion, dict[str, Path]]:
     """The request with the path of the file that it names beside the target, and the paths of both by listed name.

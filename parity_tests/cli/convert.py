@@ -29,7 +29,7 @@ from parity_tests.folders import PREFIX, Folder
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Verdict
 from parity_tests.reports.certificate import certify
-from parity_tests.reports.table import times, titled
+from parity_tests.reports.table import times, with_title
 
 OPTIONS = (
     "In options of this command, source=... is --from, prefix=... is --prefix, prefix={'': A, 'PART': B} is --prefix A "
@@ -117,7 +117,7 @@ def convert(
         raise Refused(f"{named} cannot be combined with --validate=no.")
     with refusals():
         move, written, spelling = request.read()
-    for line in (*recognised(move, file), *warnings(move.converted.source, request.target)):
+    for line in (*recognition(move, file), *warnings(move.converted.source, request.target)):
         console.print(line, soft_wrap=True)
     outcome = None
     # Written before anything runs, since a kind of file may need a library, and moved to its place if all is green.
@@ -158,7 +158,7 @@ def refusals() -> Iterator[None]:
         raise Refused(f"{error}{hint}") from error
 
 
-def recognised(move: Move, file: Path) -> list[RenderableType]:
+def recognition(move: Move, file: Path) -> list[RenderableType]:
     """Print the layer in the file, and the source arrays of each canonical array."""
     converted = move.converted
     config = ", ".join(f"{name}={value!r}" for name, value in converted.config.items())
@@ -171,7 +171,7 @@ def recognised(move: Move, file: Path) -> list[RenderableType]:
     for name, array in converted.beside.items():
         grid.add_row(f"{escape(name)} {shape(array)}", "", "[dim]beside the layer[/]")
     return [
-        titled(f"{file}: {converted.source}, {converted.layer}({config})", grid),
+        with_title(f"{file}: {converted.source}, {converted.layer}({config})", grid),
         *(Text(f"note        {note}") for note in converted.notes),
     ]
 
@@ -242,7 +242,7 @@ def table(run: Run, dtype: str) -> RenderableType:
         cells.setdefault((one.quantity, one.name, one.against, one.dtype), []).append(one)
     for quantity in quantities:
         grid.add_row(quantity, *(worst(cells.get((quantity, *pair, dtype), [])) for pair in pairs))
-    return titled(f"{dtype}: worst error, in eps of the largest entry", grid)
+    return with_title(f"{dtype}: worst error, in eps of the largest entry", grid)
 
 
 def worst(verdicts: Sequence[Verdict]) -> str:

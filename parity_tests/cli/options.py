@@ -108,7 +108,7 @@ SECONDS = Seconds(min=0.0, min_open=True)
 Command = Callable[..., None]
 
 
-def combined(*given: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def combine(*given: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Combine several options into one decorator."""
 
     def decorate(command: Command) -> Command:
@@ -177,7 +177,7 @@ operator = click.option(
     default=(),
     help="Only cases of these operators (comma-separated).",
 )
-selection = combined(
+selection = combine(
     case,
     operator,
     click.option(
@@ -193,8 +193,8 @@ selection = combined(
         help="Force blocked or plain computation at all sizes.",
     ),
 )
-cells = combined(dtypes, selection)
-cells_of_backends = combined(dtypes_among((*DTYPES, *MIXED)), selection)
+cells = combine(dtypes, selection)
+cells_of_backends = combine(dtypes_among((*DTYPES, *MIXED)), selection)
 """The fields of `Selection`, and the path. Each backend defines mixed precision for its framework."""
 backends = click.option(
     "--backend",
@@ -208,7 +208,7 @@ json_file = output_file("--json", "json_file", help="Write every verdict to a fi
 html_file = output_file(
     "--html", "html_file", type=paths.HtmlFile(), help="Write a report to look at, as one HTML file."
 )
-pages = combined(
+pages = combine(
     html_file,
     output_file("--summary", "summary_file", help="Write a summary in Markdown, for the page of a CI job."),
     output_file("--badge", "badge_file", help="Write a badge in SVG."),
@@ -261,7 +261,7 @@ scheduler = click.option(
     metavar="ADDRESS",
     help="Run on the workers of this Dask scheduler, such as tcp://host:8786, and compare each version that they have.",
 )
-worker = combined(
+worker = combine(
     device,
     python(
         "Run a backend with another interpreter, which needs NumPy, safetensors and the framework. May be repeated."

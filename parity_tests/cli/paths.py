@@ -54,12 +54,12 @@ class OutputFile(InputFile):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """The path, unchanged; for a link, the file that it refers to is written."""
         path = Path(value)
-        for one in self.written(path):
+        for one in self.outputs(path):
             check_output(one)
             claim(one, "written", param, ctx)
         return path
 
-    def written(self, path: Path) -> Iterable[Path]:
+    def outputs(self, path: Path) -> Iterable[Path]:
         """All files that are written for one path."""
         return (path,)
 
@@ -67,7 +67,7 @@ class OutputFile(InputFile):
 class CertificateFile(OutputFile):
     """A certificate: a JSON file and a Markdown page beside it."""
 
-    def written(self, path: Path) -> Iterable[Path]:
+    def outputs(self, path: Path) -> Iterable[Path]:
         """Both files."""
         if path.suffix == ".md":
             raise click.BadParameter(

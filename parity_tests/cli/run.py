@@ -44,7 +44,7 @@ REPORT = "report.json"
 """The file of verdicts in the output folder of a run."""
 
 
-corpus_options = options.combined(
+corpus_options = options.combine(
     options.corpus,
     click.option(
         "--sentences",
@@ -137,7 +137,7 @@ def run(
                 paths.check_output(output / name)
         for job in jobs:
             report_progress(job.name, 0, 1, WAITING)
-        cells = _selected(selection, corpus, sentences)
+        cells = _cells_of(selection, corpus, sentences)
         try:
             outcome = run_parity(
                 cells,
@@ -157,7 +157,7 @@ def run(
     if html_file is not None and not outcome.interrupted:
         outcome.explanations = explained(outcome)
     if selection.core:
-        outcome.of = len(_selected(replace(selection, core=False), corpus, sentences))
+        outcome.of = len(_cells_of(replace(selection, core=False), corpus, sentences))
     report(outcome, console, every)
     if output is not None:
         for recording in outcome.recordings.values():
@@ -213,7 +213,7 @@ def record_one(
     """
     job = jobs_of([name], pythons, device)[0][0]
     selection = Selection(**selected)
-    cells = _selected(selection, corpus, sentences)
+    cells = _cells_of(selection, corpus, sentences)
     with progress() as report_progress:
         recording = replace(record(job, [batch_of(cells)], report_progress), selection=selection)
     with paths.writing(file):
@@ -318,7 +318,7 @@ def compare(
     sys.exit(1 if outcome.red else 0)
 
 
-def _selected(selection: Selection, corpus: Path | None, sentences: int) -> list[Cell]:
+def _cells_of(selection: Selection, corpus: Path | None, sentences: int) -> list[Cell]:
     cells = selection.cells(all_cases(_pairs(corpus, sentences), trained=True))
     if not cells:
         raise Refused("no case matches; `attention-parity list --cases` lists all cases")

@@ -60,7 +60,7 @@ def list_operators(with_cases: bool) -> None:
     for entry in ENTRIES:
         chosen = cases.select(operators=[entry.name])
         console.print(f"[bold]{entry.name}[/]({escape(entry.signature)})  [dim]{len(chosen)} cases[/]")
-        indented(f"{escape(entry.summary)}\n[cyan]{escape(entry.formula)}[/]\n[dim]{entry.source}[/]")
+        print_indented(f"{escape(entry.summary)}\n[cyan]{escape(entry.formula)}[/]\n[dim]{entry.source}[/]")
         if with_cases:
             _print_cases(chosen)
     rest = cases.select(operators=[TRAINING])
@@ -71,7 +71,7 @@ def list_operators(with_cases: bool) -> None:
         _print_cases(rest)
 
 
-def indented(markup: str, by: int = 4) -> None:
+def print_indented(markup: str, by: int = 4) -> None:
     """Print lines with a margin, which wrapped lines keep."""
     console.print(Padding(markup, (0, 0, 0, by)), highlight=False)
 
@@ -136,10 +136,10 @@ def show(case_id: str, values: bool) -> None:
     if case.operator != TRAINING:
         entry = find(case.operator)
         called = entry.method(read_by(case.method) if case.method else "call") if isinstance(entry, Layer) else entry
-        indented(f"[cyan]{escape(called.formula)}[/]\n[dim]{entry.source}[/]")
+        print_indented(f"[cyan]{escape(called.formula)}[/]\n[dim]{entry.source}[/]")
     arguments = {**case.config, **case.options}
     if arguments:
-        indented(escape(", ".join(f"{name}={value}" for name, value in arguments.items())))
+        print_indented(escape(", ".join(f"{name}={value}" for name, value in arguments.items())))
     columns = ("what", "name", "shape", "dtype", "largest")
     table = Table(*(Column(name, overflow="fold") for name in columns), header_style="bold")
     answer = expected(case, case.dtypes[0])

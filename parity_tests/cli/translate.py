@@ -84,13 +84,13 @@ def type_of(annotation: Any) -> click.ParamType | None:
 SCHEMA = get_type_hints(Settings, include_extras=True)
 POSITIVE = click.IntRange(min=1)
 
-corpus_options = options.combined(
+corpus_options = options.combine(
     options.corpus,
     click.option(
         "--download", is_flag=True, help="Use the English-French pairs of the textbooks; they are downloaded once."
     ),
 )
-training_options = options.combined(
+training_options = options.combine(
     corpus_options,
     setting("--split", "Tokenisation."),
     setting("--train", "Pairs to train on."),
@@ -249,7 +249,7 @@ def train(
     with refusals():
         file = corpus_file(corpus, download)
         if resume is not None:
-            model = resumed(resume, given)
+            model = load_resumed(resume, given)
             data = data_of(model.settings, file, pairs_in)
             backend, output = backend or model.backend, output or resume
         else:
@@ -263,7 +263,7 @@ def train(
             raise click.UsageError(f"{output} exists: pass --resume {output} to resume it, or --overwrite")
         paths.check_output(output)
         model.backend = backend
-        if model.finished:
+        if model.is_finished:
             console.print(
                 f"{output} is finished: {model.epoch} epochs. Pass a larger --epochs to train further.", soft_wrap=True
             )
@@ -273,7 +273,7 @@ def train(
         console.print(f"training in {backend}: {model.settings.train:,} pairs, {sizes}", soft_wrap=True)
         worker = start_worker(model, backend, device)
         try:
-            while not model.finished:
+            while not model.is_finished:
                 train_epoch(worker, data)
                 with paths.writing(output):
                     model.save(output)
@@ -290,7 +290,7 @@ def train(
     console.print(f"{output}: epoch {model.best_epoch} of {model.epoch}", soft_wrap=True)
 
 
-def resumed(file: Path, given: Mapping[str, Any]) -> Model:
+def load_resumed(file: Path, given: Mapping[str, Any]) -> Model:
     """Read the model, with those settings that may change."""
     model = Model.load(file)
     changes = {name: value for name, value in given.items() if value is not None}
@@ -356,9 +356,9 @@ def run(
         for sentence, tokens in zip(written, tokenised, strict=True):
             warn_of_losses(model, sentence, tokens)
         pairs: list[tuple[list[str], list[str]]] = [(tokens, []) for tokens in tokenised]
-        sources = corpora.encoded(pairs, model.source, model.target, settings.max_tokens)
+        sources = corpora.encode(pairs, model.source, model.target, settings.max_tokens)
         worker = start_worker(model, choose_backend(backend, model.backend), device)
-        decoded = list(worker.decoded(sources, **beam))
+        decoded = list(worker.decode(sources, **beam))
         for sentence, (ids, _) in zip(written, decoded, strict=True):
             translation = settings.glue.join(worker.words(ids))
             console.print(Text.assemble((sentence, "dim"), "  →  ", translation), soft_wrap=True)
@@ -426,7 +426,7 @@ def test(
             name = choose_backend(backend, model.backend)
             if worker is None or not worker.replace_model(model, name):
                 worker = start_worker(model, name, device)
-            translations = [worker.words(ids) for ids in worker.translated(pairs.sources, **beam)]
+            translations = [worker.words(ids) for ids in worker.translate(pairs.sources, **beam)]
             scores = bleu.scores(translations, pairs.references)
             console.print(Text(f"{file}  {len(translations):,} sentences  {score_line(scores)}"), soft_wrap=True)
             about = {"model": str(file), "scores": scores, "history": model.history}

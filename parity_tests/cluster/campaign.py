@@ -84,7 +84,7 @@ class Log:
         if not lines:
             self._write(header)
             return
-        first, *rest = (self._parsed(number, line) for number, line in enumerate(lines, 1))
+        first, *rest = (self._parse(number, line) for number, line in enumerate(lines, 1))
         for name, value in header.items():
             if first.get(name) != value:
                 raise LogError(
@@ -99,7 +99,7 @@ class Log:
             except (SchemaError, ArchiveError) as error:
                 raise LogError(f"{self.path}, line {number}: {error}") from error
 
-    def _parsed(self, number: int, line: bytes) -> dict[str, Any]:
+    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
         try:
             entry: dict[str, Any] = build(dict[str, Any], json.loads(line))
             return entry
@@ -171,7 +171,7 @@ class ClusterCampaign:
                     continue
                 elapsed = before + time.monotonic() - begun
                 if isinstance(outcome, Failure) and outcome.deadly:
-                    outcome = piece.failed(outcome)
+                    outcome = piece.with_failure(outcome)
                 if isinstance(outcome, Failure):
                     numbers = f"{piece.first} to {piece.first + piece.count - 1}"
                     self.not_done.append(f"{job.name}, numbers {numbers}: {outcome.message}")

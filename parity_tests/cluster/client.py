@@ -59,7 +59,7 @@ class Cluster:
         self.reasons: dict[str, str] = {}
         """Why something is not offered, by its name, or by the address of a worker of which nothing can be used."""
         self._ask = ask
-        self._client = connected(address)
+        self._client = connect(address)
         self._lock = threading.RLock()
         self._known: set[str] = set()
         self._asked: dict[str, Any] = {}
@@ -135,7 +135,7 @@ class Cluster:
             call, arguments = self._ask
             for address in self._alive - self._known:
                 self._known.add(address)
-                self._asked[address] = self.submitted(address, call, arguments)
+                self._asked[address] = self.submit(address, call, arguments)
             self._collect()
 
     def _collect(self) -> None:
@@ -169,7 +169,7 @@ class Cluster:
 
     # -------------------------------------------------------------------------------------------- work
 
-    def submitted(self, address: str, call: Callable, arguments: tuple[Any, ...]) -> Any:
+    def submit(self, address: str, call: Callable, arguments: tuple[Any, ...]) -> Any:
         """The future of a call on one worker."""
         return self._client.submit(call, *arguments, workers=[address], allow_other_workers=False, pure=False)
 
@@ -188,7 +188,7 @@ class Cluster:
         whole = Recording(job.backend, job.device, version=job.version)
         for piece, outcome in self.work(job, (BatchPiece(order, batch) for batch in batches)):
             assert isinstance(piece, BatchPiece)
-            recording = piece.failed(outcome) if isinstance(outcome, Failure) else outcome
+            recording = piece.with_failure(outcome) if isinstance(outcome, Failure) else outcome
             whole = replace(join(whole, recording), environment=whole.environment or recording.environment)
             progress(job.name, len(whole.inputs), len(whole.inputs), f"{len(self.addresses(job))} workers")
         whole.about = whole.about or dict(self.column(job).about)
@@ -219,9 +219,9 @@ class Cluster:
 
     def _end(self) -> None:
         with suppress(*WITHOUT_SCHEDULER, RuntimeError):
-            self._client.run(worker.end, self.session, workers=sorted(self._joined()), on_error="ignore")
+            self._client.run(worker.end, self.session, workers=sorted(self._joined_workers()), on_error="ignore")
 
-    def _joined(self) -> set[str]:
+    def _joined_workers(self) -> set[str]:
         """The workers that are in a column and there."""
         return self._alive & {address for column in self.columns.values() for address in column.addresses}
 
@@ -242,7 +242,7 @@ def _rank(key: Key) -> tuple[Any, ...]:
     return backend, [int(number) for number in re.findall(r"\d+", version)], version, device == "cpu", device
 
 
-def connected(address: str) -> Any:
+def connect(address: str) -> Any:
     """A client of the scheduler at that address.
 
     Raises: ClusterError if `distributed` is not installed, or nothing answers.

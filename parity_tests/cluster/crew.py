@@ -38,7 +38,7 @@ class Workers(Protocol):
     def release(self, owner: object) -> None:
         """Leave all workers of the owner to other columns."""
 
-    def submitted(self, address: str, call: Callable, arguments: tuple[Any, ...]) -> Any:
+    def submit(self, address: str, call: Callable, arguments: tuple[Any, ...]) -> Any:
         """The future of a call on one worker."""
 
 
@@ -93,7 +93,7 @@ class Crew(Generic[Result]):
         for address in self.running.keys() - alive:
             future, sent = self.running.pop(address)
             future.cancel()
-            yield from self._lost(address, sent)
+            yield from self._lose(address, sent)
         for address in sorted(alive - self.running.keys()):
             if not self.again or not self.workers.claim(address, self):
                 continue
@@ -102,12 +102,12 @@ class Crew(Generic[Result]):
         if not self.again:
             self._leave()
         with suppress(Empty):
-            yield from self._ended(*self.done.get(timeout=PATIENCE_SECONDS))
+            yield from self._end(*self.done.get(timeout=PATIENCE_SECONDS))
         if not self.running and time.monotonic() > self.seen + self._patience():
             yield from self._given_up()
 
     def _send(self, address: str, sent: Sent[Result]) -> None:
-        future = self.workers.submitted(address, *sent.piece.call)
+        future = self.workers.submit(address, *sent.piece.call)
         self.running[address] = future, sent
         future.add_done_callback(lambda ended: self.done.put((address, ended)))
 
@@ -116,7 +116,7 @@ class Crew(Generic[Result]):
         if not self.running:
             self.workers.release(self)
 
-    def _ended(self, address: str, future: Any) -> Iterator[tuple[Piece[Result], Result | Failure]]:
+    def _end(self, address: str, future: Any) -> Iterator[tuple[Piece[Result], Result | Failure]]:
         if address not in self.running or self.running[address][0] is not future:
             return  # of a worker that was lost meanwhile
         from distributed import KilledWorker
@@ -131,21 +131,21 @@ class Crew(Generic[Result]):
             self.again.append(sent)
         except ArchiveError as error:
             words = f"the answer was damaged on its way, twice, and so says nothing about values: {error}"
-            yield from self._failed(sent, words)
+            yield from self._fail(sent, words)
         except KilledWorker:  # Dask has seen the loss before this client has
-            yield from self._lost(address, sent)
+            yield from self._lose(address, sent)
         except Exception as error:
-            yield from self._failed(sent, f"{address} cannot run this: {type(error).__name__}: {error}")
+            yield from self._fail(sent, f"{address} cannot run this: {type(error).__name__}: {error}")
         self._fill()
 
-    def _failed(self, sent: Sent[Result], words: str) -> Iterator[tuple[Piece[Result], Result | Failure]]:
+    def _fail(self, sent: Sent[Result], words: str) -> Iterator[tuple[Piece[Result], Result | Failure]]:
         sent.failed += 1
         if sent.failed < MOST_TRIES:
             self.again.append(sent)
         else:
             yield sent.piece, Failure("error", words)
 
-    def _lost(self, address: str, sent: Sent[Result]) -> Iterator[tuple[Piece[Result], Result | Failure]]:
+    def _lose(self, address: str, sent: Sent[Result]) -> Iterator[tuple[Piece[Result], Result | Failure]]:
         sent.lost += 1
         if sent.lost < MOST_TRIES:
             self.again.append(sent)

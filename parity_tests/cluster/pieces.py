@@ -74,7 +74,7 @@ class BatchPiece:
         cells = self.batch.cells if len(self.batch.cells) > 1 else []
         return [replace(self, batch=self.batch.only([cell])) for cell in cells]
 
-    def failed(self, failure: Failure) -> Recording:
+    def with_failure(self, failure: Failure) -> Recording:
         """A recording in which each cell has the failure as its answer."""
         recording = Recording(self.order.job.backend, self.order.job.device, inputs=self.batch.digests)
         answer = Answer(failure.status, failure.message)

@@ -95,7 +95,7 @@ class Counts:
         return list(new.values())
 
 
-def counted(
+def count_range(
     order: Order, first: int, count: int, seed: int, operators: Sequence[str], dtypes: Sequence[str], kinds: Any
 ) -> bytes:
     """Run the cases of a range on an order's backend: the counts, packed with a digest, or why it cannot start.
@@ -135,7 +135,7 @@ class RangePiece:
     def call(self) -> tuple[Any, tuple[Any, ...]]:
         """The function and its arguments."""
         where = self.order, self.first, self.count, self.seed
-        return counted, (*where, list(self.operators), list(self.dtypes), set(self.kinds))
+        return count_range, (*where, list(self.operators), list(self.dtypes), set(self.kinds))
 
     def read(self, returned: Any, sender: str) -> Counts:
         """The counts."""
@@ -152,7 +152,7 @@ class RangePiece:
         numbers = range(self.first, self.first + self.count) if self.count > 1 else ()
         return [replace(self, first=number, count=1) for number in numbers]
 
-    def failed(self, failure: Failure) -> Counts:
+    def with_failure(self, failure: Failure) -> Counts:
         """The counts of a number whose case ends Dask workers: a finding."""
         drawn = draw(self.seed, self.first, self.operators, self.dtypes)
         job = self.order.job

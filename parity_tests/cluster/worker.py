@@ -90,7 +90,7 @@ def offers(names: Sequence[str] | None, devices: Sequence[str], fuzzing: bool) -
         for device in devices:
             job = Job(name, known.module, device=device, version=version)
             # What is installed and fails to start on the CPU is red, as locally; a GPU may just not be there.
-            about, reason = ({}, "") if device == "cpu" else _started(job)
+            about, reason = ({}, "") if device == "cpu" else _start(job)
             if reason:
                 reasons[job.name] = reason
             else:
@@ -100,7 +100,7 @@ def offers(names: Sequence[str] | None, devices: Sequence[str], fuzzing: bool) -
 
 def offers_of(job: Job) -> Offers:
     """A target, if it can be imported here, with the version of its framework."""
-    about, reason = _started(job)
+    about, reason = _start(job)
     if reason:
         return Offers(source(), (), {job.backend: reason})
     versions = {name: str(version) for name, version in about["versions"].items()}
@@ -108,7 +108,7 @@ def offers_of(job: Job) -> Offers:
     return Offers(source(), [Offer(replace(job, version=versions[first]), about)])
 
 
-def _started(job: Job) -> tuple[Mapping[str, Any], str]:
+def _start(job: Job) -> tuple[Mapping[str, Any], str]:
     """The header of the job's worker process, or why it cannot start here."""
     try:
         with Server(here(job)) as server:

@@ -196,16 +196,16 @@ def differences(before: Certificate, after: Certificate) -> list[str]:
         changes.append(f"{len(gone)} of {len(drawn)} drawn cases differ: seed {seed} draws other cases in this version")
     kept = {*drawn} & {*anew}
 
-    def compared(case: str) -> bool:
+    def is_compared(case: str) -> bool:
         return not gone or case in kept or case not in {*drawn, *anew}
 
     there, here = (
-        {cell: digest for cell, digest in one["inputs"].items() if compared(cell.partition("/")[0])}
+        {cell: digest for cell, digest in one["inputs"].items() if is_compared(cell.partition("/")[0])}
         for one in (before, after)
     )
     changes += [f"{_safe(cell)} has other inputs" for cell in {**there, **here} if there.get(cell) != here.get(cell)]
     stated, again = (
-        {_place(one): one for one in certificate["verdicts"] if compared(one["case"])}
+        {_place(one): one for one in certificate["verdicts"] if is_compared(one["case"])}
         for certificate in (before, after)
     )
     for name, blank in (("status", "not compared"), ("tolerance", "none"), ("operator", "none")):
@@ -305,7 +305,7 @@ def page(certificate: Certificate, name: str) -> str:
         settings = {**about.get("environment", {}), **about.get("determinism", {})}
         versions = ", ".join(f"{package} {version}" for package, version in about.get("versions", {}).items())
         lines += [f"- **{backend}**: {about.get('framework', '')} on {about.get('device', '')} ({versions})"]
-        lines += ["", "  " + " ".join(f"`{name}={_shown(value)}`" for name, value in settings.items()), ""]
+        lines += ["", "  " + " ".join(f"`{name}={_format(value)}`" for name, value in settings.items()), ""]
     lines += [f"- `{file}`: SHA-256 {digest}" for file, digest in certificate["files"].items()]
     cells = certificate["inputs"]
     lines += [f"- inputs of {len(cells):,} cells: SHA-256 {_digest(cells)}", ""]
@@ -349,16 +349,16 @@ def _reasons(title: str, verdicts: Sequence[Mapping[str, Any]], chosen: Callable
     if not reasons:
         return []
     lines = [
-        f"- {_escaped(reason)} ({len(places)}: {places[0]}{', ...' if places[1:] else ''})"
+        f"- {_escape(reason)} ({len(places)}: {places[0]}{', ...' if places[1:] else ''})"
         for reason, places in reasons.items()
     ]
     more = [f"- ... and {len(lines) - MOST_TOLD} more in the JSON"] if len(lines) > MOST_TOLD else []
     return [f"## {title}", "", *lines[:MOST_TOLD], *more, ""]
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\n", " ").replace("|", "\\|").replace("<", "&lt;")
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     return str(value).replace("`", "'")

@@ -16,7 +16,7 @@ from parity_tests.workers.recordings import own_version
 
 def markdown(run: Run) -> str:
     """The outcome, what is red with the commands that repeat it, and the matrix by files of operators."""
-    return "\n".join([*_outcome(run), *_red(run), *_matrix(run), *_environment(run)]) + "\n"
+    return "\n".join([*_outcome(run), *_red_lines(run), *_matrix(run), *_environment(run)]) + "\n"
 
 
 def _outcome(run: Run) -> Iterator[str]:
@@ -28,13 +28,13 @@ def _outcome(run: Run) -> Iterator[str]:
 SIGNS = {"green": "✅", "red": "❌"}
 
 
-def _red(run: Run) -> Iterator[str]:
+def _red_lines(run: Run) -> Iterator[str]:
     for known in together(run.explanations):
         yield "- **Looks like** " + _safe(f"{known.name} {known.operator}: {known.sentence}")
     groups = red_groups(run)
     for group in groups[:MOST_RED]:
         yield f"- **{group.verdicts[0].status}** {_safe(group.title)}"
-        yield from (f"  - {verdict.case}, {verdict.dtype}: {_safe(verdict.reason)}" for verdict in group.shown)
+        yield from (f"  - {verdict.case}, {verdict.dtype}: {_safe(verdict.reason)}" for verdict in group.first)
         yield f"  - `{group.command.replace('`', chr(39))}`"
     if len(groups) > MOST_RED:
         yield f"- ... and {len(groups) - MOST_RED} more quantities"

@@ -75,9 +75,9 @@ def plain(array: np.ndarray) -> list[list[Any]]:
     """The elements of a matrix as numbers of four digits, or as the words nan, inf and -inf."""
     if array.dtype.kind in "biu":
         return [[int(number) for number in row] for row in array]
-    return [[_rounded(number) for number in row] for row in array.astype(np.float64).tolist()]
+    return [[_round(number) for number in row] for row in array.astype(np.float64).tolist()]
 
 
-def _rounded(number: float) -> float | str:
+def _round(number: float) -> float | str:
     text = f"{number:.4g}"
     return float(text) if math.isfinite(float(text)) else text  # the largest of float64 become inf by rounding

@@ -94,12 +94,12 @@ def page(run: Run) -> str:
         script=Markup(script),
         # Scripts other than this one do not run, whatever a message contains, and nothing can be requested.
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        comparisons=packed(comparisons.as_json()),
-        arrays=packed(arrays(run)),
+        comparisons=pack(comparisons.as_json()),
+        arrays=pack(arrays(run)),
     )
 
 
-def packed(content: Any) -> str:
+def pack(content: Any) -> str:
     """JSON, compressed, in base64."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
@@ -241,7 +241,7 @@ class Comparisons:
         return {
             "rows": {name: [row[place] for row in self.rows] for place, name in enumerate(ROW)},
             "columns": self.columns,
-            "operators": [described(name) for name in self.operators.values],
+            "operators": [description(name) for name in self.operators.values],
             "cases": [
                 {"id": name, "shows": shown[name].shows, "call": call({**shown[name].config, **shown[name].options})}
                 if name in shown
@@ -267,7 +267,7 @@ class Comparisons:
         }
 
 
-def described(operator: str) -> dict[str, str]:
+def description(operator: str) -> dict[str, str]:
     """An operator's name, with its summary, formula and source."""
     if operator in (matrix.WHOLE, TRAINING):
         return {"name": operator, "summary": "", "formula": "", "source": ""}
@@ -304,13 +304,13 @@ def arrays(run: Run) -> dict[str, Any]:
     inputs: dict[str, Any] = {}
     parameters: dict[str, Any] = {}
     numbers = 0
-    for number in chosen(run):
+    for number in verdicts_with_arrays(run):
         verdict = run.verdicts[number]
         cell = cells.get(f"{verdict.case}/{verdict.dtype}")
         pair = None if cell is None else pair_of(run, cell, verdict)
         if cell is None or pair is None or number in values:
             continue
-        values[number] = dict(compared(pair, verdict.check == "entry"))
+        values[number] = dict(heatmaps(pair, verdict.check == "entry"))
         numbers += sum(map(count, values[number].values()))
         if cell.key not in inputs:
             for kept, group in zip((inputs, parameters), cell.case.at(cell.dtype), strict=True):
@@ -321,10 +321,10 @@ def arrays(run: Run) -> dict[str, Any]:
     return {"values": values, "inputs": inputs, "parameters": parameters}
 
 
-def chosen(run: Run) -> Iterator[int]:
+def verdicts_with_arrays(run: Run) -> Iterator[int]:
     """The numbers of verdicts: the first of each group of red ones, the largest error of each place, the other red."""
     numbers = {id(verdict): number for number, verdict in enumerate(run.verdicts)}
-    yield from (numbers[id(verdict)] for group in red_groups(run) for verdict in group.shown)
+    yield from (numbers[id(verdict)] for group in red_groups(run) for verdict in group.first)
     for verdicts in matrix.by_place(run).values():
         measured = [verdict for verdict in verdicts if matrix.share(verdict) is not None and not verdict.red]
         if measured:
@@ -345,7 +345,7 @@ def pair_of(run: Run, cell: Cell, verdict: Verdict) -> Pair | None:
     return None if other is None else Pair(quantity, actual, other)
 
 
-def compared(pair: Pair, by_entry: bool = False) -> Iterator[tuple[str, Any]]:
+def heatmaps(pair: Pair, by_entry: bool = False) -> Iterator[tuple[str, Any]]:
     """The actual and the expected array around the largest error, and their difference if they have one shape."""
     actual, expected = pair.actual, pair.expected
     if actual.shape != expected.shape:

@@ -198,12 +198,12 @@ def _methods(layer: Layer) -> Iterator[str]:
     for method in layer.methods:
         name = method.name.partition(".")[2]
         words = f"{method.summary} {method.notes}".strip()
-        yield f"- `{'layer' if name == 'call' else f'layer.{name}'}({_shown(method)})`: {words}"
+        yield f"- `{'layer' if name == 'call' else f'layer.{name}'}({_short_signature(method)})`: {words}"
         for option in method.options:
             yield f"    - `{option.name}`: {_meaning(option)}; {_default(option)}"
 
 
-def _shown(method: Operator) -> str:
+def _short_signature(method: Operator) -> str:
     """The signature, with a memory and a state as one argument each."""
     signature = method.signature.replace("memory.keys, memory.values, memory.mask=None", "memory")
     for state in ("state.rnn, state.fed, state.position", "state.keys, state.values, state.position"):

@@ -88,10 +88,10 @@ def sections(left: str, right: str) -> Iterator[Section]:
             before = list(second)[position - 1]
             order.insert(order.index(before) + 1, name)
     for name in order:
-        yield Section(name, list(aligned(_trimmed(first.get(name, [])), _trimmed(second.get(name, [])))))
+        yield Section(name, list(align(_trim(first.get(name, [])), _trim(second.get(name, [])))))
 
 
-def aligned(left: Sequence[Line], right: Sequence[Line]) -> Iterator[Row]:
+def align(left: Sequence[Line], right: Sequence[Line]) -> Iterator[Row]:
     """Align equal lines, and lines that replace each other."""
     texts = [line.text for line in left], [line.text for line in right]
     for tag, a, b, c, d in SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
@@ -167,7 +167,7 @@ td .sd { color: #57606a; font-style: normal; }"""
 
 def _section(section: Section) -> str:
     sides = [[line.text for line in side if line is not None] for side in zip(*section.rows, strict=True)] or [[], []]
-    coloured = [iter(_coloured(lines)) for lines in sides]
+    coloured = [iter(_colour(lines)) for lines in sides]
     written = []
     for row in section.rows:
         cells = []
@@ -181,14 +181,14 @@ def _section(section: Section) -> str:
     return f"<tbody{name}>\n" + "\n".join(written) + "\n</tbody>"
 
 
-def _coloured(lines: Sequence[str]) -> list[str]:
+def _colour(lines: Sequence[str]) -> list[str]:
     if not lines:
         return []
     text = highlight("\n".join(lines), PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
     return str(text).removesuffix("\n").split("\n")
 
 
-def _trimmed(lines: list[Line]) -> list[Line]:
+def _trim(lines: list[Line]) -> list[Line]:
     """The lines without blank ones at both ends, and with one blank line at most in a row."""
     kept = [line for index, line in enumerate(lines) if line.text.strip() or (index and lines[index - 1].text.strip())]
     while kept and not kept[0].text.strip():

@@ -92,10 +92,10 @@ def table(run: Run, dtype: str, every: bool = False) -> RenderableType:
         if len(run.recordings) > 1:
             row.append(_cell([verdict for verdict in verdicts if verdict.against != "reference"]))
         grid.add_row(*row)
-    return titled(f"{dtype}: worst error, in eps of the largest entry", grid)
+    return with_title(f"{dtype}: worst error, in eps of the largest entry", grid)
 
 
-def titled(title: str, grid: Table) -> Group:
+def with_title(title: str, grid: Table) -> Group:
     """Print a title, which may be longer than the table is wide, and the table."""
     return Group(Text(title, style="italic"), grid)
 
@@ -149,13 +149,13 @@ def missing(verdicts: Sequence[Verdict]) -> list[str]:
     absent = dict.fromkeys(verdict.reason.removeprefix(ABSENT) for verdict in missing if _is_absent(verdict))
     differentiated = {v.operator for v in verdicts if v.status != "not-implemented" and is_gradient(v.quantity)}
 
-    def described(verdict: Verdict) -> str:
+    def function_of(verdict: Verdict) -> str:
         if verdict.quantity == "*":
             return verdict.reason
         whole = is_gradient(verdict.quantity) and verdict.operator not in differentiated
         return f"{verdict.operator} gives no {'gradients' if whole else verdict.quantity}"
 
-    counts = Counter(described(verdict) for verdict in missing if not _is_absent(verdict))
+    counts = Counter(function_of(verdict) for verdict in missing if not _is_absent(verdict))
     lines = [f"{what} ({count})" for what, count in counts.items()]
     return lines + ([f"{len(absent)} functions: {', '.join(absent)}"] if absent else [])
 
@@ -220,7 +220,7 @@ class RedGroup:
         return f"{pair}  {what}: {self.counts}"
 
     @property
-    def shown(self) -> list[Verdict]:
+    def first(self) -> list[Verdict]:
         """The first verdicts with different reasons."""
         first: dict[str, Verdict] = {}
         for verdict in self.verdicts:
@@ -261,14 +261,14 @@ def red_lines(run: Run, width: int | None) -> Iterable[RenderableType]:
         yield Text.assemble(
             (f"{group.verdicts[0].status:<11} ", "bold red"),
             (group.title, "bold"),
-            *(f"\n{_indented(verdict, width)}" for verdict in group.shown),
+            *(f"\n{_case_line(verdict, width)}" for verdict in group.first),
             (f"\n            {group.command}", "cyan"),
         )
     if len(groups) > MOST_RED:
         yield Text(f"            ... and {len(groups) - MOST_RED} more quantities; --json FILE has all of them")
 
 
-def _indented(verdict: Verdict, width: int | None) -> str:
+def _case_line(verdict: Verdict, width: int | None) -> str:
     """The case of a verdict, without its operator, its dtype, and what is wrong."""
     text = f"{verdict.case.removeprefix(f'{verdict.operator}-')}  {verdict.dtype}  {verdict.reason}"
     if width is None:

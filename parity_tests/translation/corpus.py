@@ -208,7 +208,7 @@ class Vocabulary:
         return [self.tokens[position] for position in ids]
 
 
-def padded(sentences: Sequence[Sequence[int]], pad: int, least: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def pad_sentences(sentences: Sequence[Sequence[int]], pad: int, least: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """The sentences as one array (batch, longest), padded at the end, and their lengths (batch,), both int32.
 
     The array has at least `least` columns.
@@ -237,7 +237,7 @@ def split(pairs: Sequence[Pair], counts: Sequence[int], seed: int | None = None,
         groups.setdefault(normalise(pair[by]), []).append(pair)
     ordered = list(groups.values())
     if seed is not None:
-        ordered = [ordered[position] for position in shuffled("split", len(ordered), seed)]
+        ordered = [ordered[position] for position in permutation("split", len(ordered), seed)]
     remaining = iter(ordered)
     lists: list[list[Pair]] = []
     for count in counts:
@@ -248,12 +248,12 @@ def split(pairs: Sequence[Pair], counts: Sequence[int], seed: int | None = None,
     return lists
 
 
-def shuffled(name: str, count: int, seed: int) -> np.ndarray:
+def permutation(name: str, count: int, seed: int) -> np.ndarray:
     """A permutation of the numbers below count, drawn by name and seed, the same on every machine."""
     return np.argsort(uniform(f"order/{name}", (count,), seed=seed), kind="stable")
 
 
-def encoded(pairs: Sequence[Sequence[Sequence[str]]], source: Vocabulary, target: Vocabulary, max_tokens: int) -> Batch:
+def encode(pairs: Sequence[Sequence[Sequence[str]]], source: Vocabulary, target: Vocabulary, max_tokens: int) -> Batch:
     """Tokenised pairs as the arrays of one batch.
 
     Sentences are truncated to max_tokens - 1 tokens, ended by eos, and padded to max_tokens.
@@ -262,7 +262,7 @@ def encoded(pairs: Sequence[Sequence[Sequence[str]]], source: Vocabulary, target
         [vocabulary.ids([*pair[side][: max_tokens - 1], EOS]) for pair in pairs]
         for side, vocabulary in enumerate((source, target))
     ]
-    (sources, source_lens), (targets, target_lens) = (padded(side, 0, max_tokens) for side in ids)
+    (sources, source_lens), (targets, target_lens) = (pad_sentences(side, 0, max_tokens) for side in ids)
     inputs = np.roll(targets, 1, axis=1)
     inputs[:, 0] = target.index[BOS]
     return Batch(sources, source_lens, inputs, targets, target_lens)
@@ -277,7 +277,7 @@ def rows_of(batch: Batch, rows: np.ndarray, count: int) -> Batch:
     return batch.mapped(lambda array: np.pad(array[rows], ((0, missing),) + ((0, 0),) * (array.ndim - 1)))
 
 
-def trimmed(batch: Batch, most: int) -> Batch:
+def trim(batch: Batch, most: int) -> Batch:
     """Remove the columns after the longest sentence of a batch.
 
     Widths are multiples of an eighth of the maximum, since each width is compiled separately.
@@ -296,8 +296,8 @@ def epoch_rows(pairs: Batch, batch_size: int, epoch: int, seed: int, by_length: 
 
     by_length batches sentences of similar length, and draws the order of the batches.
     """
-    order = shuffled(f"epoch/{epoch}", len(pairs.source), seed)
+    order = permutation(f"epoch/{epoch}", len(pairs.source), seed)
     if by_length:
         order = order[np.lexsort((pairs.source_lens[order], pairs.target_lens[order]))]
     parts = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-    return [parts[place] for place in shuffled(f"batches/{epoch}", len(parts), seed)] if by_length else parts
+    return [parts[place] for place in permutation(f"batches/{epoch}", len(parts), seed)] if by_length else parts

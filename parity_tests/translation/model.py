@@ -215,7 +215,7 @@ def read_data(settings: Settings, pairs: Sequence[corpus.Pair]) -> Data:
             written.setdefault(tuple(words), sentence)
             references.setdefault(tuple(words), []).append(translation)
         sources = [(words, ()) for words in references]
-        arrays, once = (corpus.encoded(each, source, target, settings.max_tokens) for each in (tokens, sources))
+        arrays, once = (corpus.encode(each, source, target, settings.max_tokens) for each in (tokens, sources))
         return Split(arrays, once, list(written.values()), list(references.values()))
 
     return Data(source, target, *map(split, lists, tokenised))
@@ -260,7 +260,7 @@ class Model:
         return losses.index(min(losses)) + 1 if losses else 0
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether all epochs are finished, or the validation loss has not improved for `patience` epochs."""
         patience = self.settings.patience
         tired = patience is not None and self.epoch - self.best_epoch >= patience

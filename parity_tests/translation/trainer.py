@@ -101,7 +101,7 @@ class Worker:
             start = time.perf_counter()
             batch = corpus.rows_of(pairs, rows, settings.batch_size)
             tokens += int(batch.target_lens.sum())
-            batch = corpus.trimmed(batch, settings.max_tokens)
+            batch = corpus.trim(batch, settings.max_tokens)
             if settings.dropout and not settings.framework_dropout:
                 batch = batch._replace(masks=self.masks(number, position, batch))
             with self.precision:
@@ -156,14 +156,14 @@ class Worker:
                 loss = self.trainer.evaluate(self.on_device(batch))
             total += float(self.runtime.to_numpy(loss)) * tokens
             count += tokens
-        translations = [self.words(ids) for ids in self.translated(split.sources)]
+        translations = [self.words(ids) for ids in self.translate(split.sources)]
         return {"validation_loss": total / count, **bleu.scores(translations, split.references)}
 
-    def translated(self, sources: Batch, **beam: Any) -> list[list[int]]:
+    def translate(self, sources: Batch, **beam: Any) -> list[list[int]]:
         """Translate sentences to ids, by greedy decoding, or by beam search if its options are passed."""
-        return [ids for ids, _ in self.decoded(sources, **beam)]
+        return [ids for ids, _ in self.decode(sources, **beam)]
 
-    def decoded(self, sources: Batch, **beam: Any) -> Iterator[tuple[list[int], np.ndarray]]:
+    def decode(self, sources: Batch, **beam: Any) -> Iterator[tuple[list[int], np.ndarray]]:
         """The ids and the attention weights of each translation; weights include a row for eos if it was reached."""
         target, most = self.model.target, self.model.settings.max_tokens
         ends = {"bos": target.index[BOS], "eos": target.index[EOS], "max_steps": most}
@@ -187,4 +187,4 @@ def batches(arrays: Batch, batch_size: int) -> Iterator[Batch]:
     """Batches of equal size, in order, without columns of padding alone."""
     for start in range(0, len(arrays.source), batch_size):
         rows = np.arange(start, min(start + batch_size, len(arrays.source)))
-        yield corpus.trimmed(corpus.rows_of(arrays, rows, batch_size), arrays.source.shape[1])
+        yield corpus.trim(corpus.rows_of(arrays, rows, batch_size), arrays.source.shape[1])

@@ -41,7 +41,7 @@ class Vectors:
         except (OSError, ValueError, RecursionError) as error:
             what = "expected a folder written by `attention-parity export`"
             raise ArchiveError(f"{path} is not an index of vectors: {error}; {what}") from error
-        if index.digest != index.digested():
+        if index.digest != index.compute_digest():
             raise ArchiveError(f"{path} does not match its digest: it was changed; export the vectors again")
         for name, digest in index.files.items():
             if name != str(PurePosixPath(name)) or name.startswith("/") or ".." in PurePosixPath(name).parts:

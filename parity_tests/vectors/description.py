@@ -51,7 +51,7 @@ def quantity_name(answer: str) -> str:
     return f"{GRADIENT}{name}" if kind == "gradients" else name
 
 
-def stored(array: np.ndarray) -> np.ndarray:
+def to_stored(array: np.ndarray) -> np.ndarray:
     """The array in the dtype of the files: float64, int64 or bool, so that a reader needs no others."""
     return array.astype(np.float64 if is_floating(array) else bool if array.dtype == bool else np.int64)
 
@@ -73,29 +73,29 @@ def description(question: Question, arrays: Mapping[str, np.ndarray], onnx: str)
         "formula": entry.formula,
         "notes": entry.notes,
         "source": entry.source,
-        "config": _chosen(entry, case.config) if isinstance(entry, Layer) else {},
-        "options": _chosen(called[-1], case.options),
+        "config": _options(entry, case.config) if isinstance(entry, Layer) else {},
+        "options": _options(called[-1], case.options),
         "meanings": {option.name: option.meaning for one in (entry, called[-1]) for option in one.options},
         "calls": [
-            {"name": one.name, "arguments": _arguments(one, case), "summary": one.summary, **_stated(one)}
+            {"name": one.name, "arguments": _arguments(one, case), "summary": one.summary, **_statement(one)}
             for one in called
         ],
         "inner_layers": {
-            name: {"layer": layer.name, "config": _chosen(layer, given), **_stated(layer)}
+            name: {"layer": layer.name, "config": _options(layer, given), **_statement(layer)}
             for name, layer, given in inner
         },
         "definitions": {
-            one.name: _stated(one) for one in _definitions([entry, *called, *(layer for _, layer, _ in inner)])
+            one.name: _statement(one) for one in _definitions([entry, *called, *(layer for _, layer, _ in inner)])
         },
         "same_arrays": dict(case.shared),
         "remarks": list(_remarks(case)),
         "inputs": [
-            _described(name, array, case, called)
+            _array(name, array, case, called)
             for name, array in arrays.items()
             if name.startswith(("inputs/", "parameters/", "cotangents/"))
         ],
         "expected": [
-            {**_described(answer_name(name), arrays[answer_name(name)], case, called), **_compared(quantity)}
+            {**_array(answer_name(name), arrays[answer_name(name)], case, called), **_answer(quantity)}
             for name, quantity in (question.quantities or {}).items()
             if answer_name(name) in arrays
         ],
@@ -134,7 +134,7 @@ def _of_a_case(called: Operator) -> Operator:
     prefix = ADDED if called.name.endswith(".extend") else ""
     axes = {"keys": "first_keys"} | ({} if prefix else {"queries": "earlier"})
 
-    def named(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    def with_axes(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
         return tuple(
             replace(
                 tensor,
@@ -144,10 +144,10 @@ def _of_a_case(called: Operator) -> Operator:
             for tensor in tensors
         )
 
-    return replace(called, tensors=named(called.tensors), keyword_tensors=named(called.keyword_tensors))
+    return replace(called, tensors=with_axes(called.tensors), keyword_tensors=with_axes(called.keyword_tensors))
 
 
-def _stated(entry: Operator | Layer) -> dict[str, str]:
+def _statement(entry: Operator | Layer) -> dict[str, str]:
     """The formula and notes of an operator; of a layer also those of its call, such as what lengths do."""
     stated = {"formula": entry.formula, "notes": entry.notes}
     if isinstance(entry, Layer):
@@ -161,7 +161,7 @@ def _arguments(called: Operator, case: Case) -> list[str]:
     return [tensor.name for tensor in called.inputs if tensor.name in {**case.inputs, **case.shared}]
 
 
-def _chosen(entry: Operator | Layer, given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(entry: Operator | Layer, given: Mapping[str, Any]) -> dict[str, Any]:
     """Every option with its value."""
     return {option.name: given.get(option.name, option.value) for option in entry.options}
 
@@ -180,7 +180,7 @@ def _definitions(of: Sequence[Operator | Layer]) -> Iterator[Operator | Layer]:
     """The operators that formulas and notes refer to, directly or not, and how lengths and a mask combine."""
     waiting, seen = list(of), {one.name.partition(".")[0] for one in of}
     for one in waiting:
-        words = set(re.findall(r"\w+", " ".join(_stated(one).values())))
+        words = set(re.findall(r"\w+", " ".join(_statement(one).values())))
         if isinstance(one, Operator) and {"valid_lens", "mask"} <= {tensor.name for tensor in one.inputs}:
             words.add("attention_mask")
         for entry in ENTRIES:
@@ -199,7 +199,7 @@ def _remarks(case: Case) -> Iterator[str]:
         yield STEPS
 
 
-def _described(name: str, array: np.ndarray, case: Case, called: Iterable[Operator]) -> dict[str, Any]:
+def _array(name: str, array: np.ndarray, case: Case, called: Iterable[Operator]) -> dict[str, Any]:
     """The shape, axes and meaning of an array; a list has neither axes nor meaning."""
     kind, _, last = name.partition("/")
     tensors = [tensor for one in called for tensor in (*one.inputs, *one.outputs)]
@@ -225,7 +225,7 @@ def _parameter(entry: Operator | Layer, config: Mapping[str, Any], name: str) ->
     return next((parameter for parameter in entry.parameters if parameter.name == pattern(name)), None)
 
 
-def _compared(quantity: Quantity) -> dict[str, Any]:
+def _answer(quantity: Quantity) -> dict[str, Any]:
     """The dtype of an answer, its tolerance with the reason, and what has to be exactly zero."""
     dtype = quantity.dtypes[0]
     if not quantity.floating:

@@ -19,7 +19,7 @@ from parity_tests.format.case import SEED, Arrays, Case
 from parity_tests.format.expected import cotangents
 from parity_tests.format.selection import Cell, Selection
 from parity_tests.judge.question import Question
-from parity_tests.vectors.description import answer_name, description, stored
+from parity_tests.vectors.description import answer_name, description, to_stored
 from parity_tests.vectors.onnx import node_test
 from parity_tests.workers.answers import is_gradient
 from parity_tests.workers.process import Progress, report_cells, untold
@@ -62,7 +62,7 @@ class Index:
     """The SHA-256 of every other file, by its path."""
     digest: str = ""
 
-    def digested(self) -> str:
+    def compute_digest(self) -> str:
         """The SHA-256 of the index without its digest, as JSON with sorted names: that of all files."""
         content = {name: value for name, value in asdict(self).items() if name != "digest"}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -125,7 +125,7 @@ def export(
             write_file(folder / name, content)
             index.files[name] = hashlib.sha256(content).hexdigest()
         index.vectors[cell.key] = Entry(known[cell.key], [name for name in arrays if name.startswith(ANSWERS)])
-    exported.index = replace(index, digest=index.digested())
+    exported.index = replace(index, digest=index.compute_digest())
     write_file(folder / INDEX, as_json(asdict(exported.index)))
     return exported
 
@@ -144,7 +144,7 @@ def arrays_of(question: Question, gradients: bool = True) -> Arrays:
         for name, quantity in (question.quantities or {}).items()
         if gradients or not is_gradient(name)
     }
-    return {name: stored(array) for name, array in arrays.items()}
+    return {name: to_stored(array) for name, array in arrays.items()}
 
 
 def as_json(content: Any) -> bytes:

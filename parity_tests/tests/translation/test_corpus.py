@@ -91,7 +91,7 @@ def test_a_vocabulary_orders_by_frequency_then_by_the_alphabet():
 
 
 def test_sentences_are_padded_at_the_end():
-    tokens, lengths = corpus.padded([[5, 6, 7], [8]], 0)
+    tokens, lengths = corpus.pad_sentences([[5, 6, 7], [8]], 0)
     assert tokens.tolist() == [[5, 6, 7], [8, 0, 0]] and lengths.tolist() == [3, 1]
     assert tokens.dtype == lengths.dtype == np.int32
 
@@ -155,7 +155,7 @@ def test_no_sentence_occurs_in_two_lists():
 
 
 def test_an_order_is_a_permutation_that_depends_on_name_and_seed():
-    orders = [tuple(corpus.shuffled(name, 9, seed)) for name, seed in (("1", 0), ("2", 0), ("1", 1), ("1", 0))]
+    orders = [tuple(corpus.permutation(name, 9, seed)) for name, seed in (("1", 0), ("2", 0), ("1", 1), ("1", 0))]
     assert all(sorted(order) == list(range(9)) for order in orders)
     assert orders[0] == orders[3] and len(set(orders)) == 3
     assert orders[0] == (4, 3, 7, 6, 8, 5, 2, 1, 0)  # pinned: it is data
@@ -164,7 +164,7 @@ def test_an_order_is_a_permutation_that_depends_on_name_and_seed():
 def test_pairs_become_arrays_that_end_with_eos():
     pairs = [(["a", "b", "c"], ["x"]), (["a"], ["x", "y", "x", "z"])]
     source, target = (Vocabulary.of([pair[side] for pair in pairs]) for side in (0, 1))
-    batch = corpus.encoded(pairs, source, target, 3)
+    batch = corpus.encode(pairs, source, target, 3)
     assert batch.source.tolist() == [[4, 5, 2], [4, 2, 0]] and batch.source_lens.tolist() == [3, 2]
     assert batch.inputs.tolist() == [[1, 4, 2], [1, 4, 5]]
     assert batch.targets.tolist() == [[4, 2, 0], [4, 5, 2]] and batch.target_lens.tolist() == [2, 3]
@@ -177,11 +177,11 @@ def test_a_batch_loses_the_columns_that_no_sentence_of_it_reaches():
     """In steps of an eighth of the longest that there may be: of 20 tokens, three by three."""
     whole = np.arange(2 * 20, dtype=np.int32).reshape(2, 20)
     batch = Batch(whole, np.array([4, 2]), whole + 1, whole + 2, np.array([7, 0]))
-    less = corpus.trimmed(batch, 20)
+    less = corpus.trim(batch, 20)
     assert [array.shape for array in less[:5]] == [(2, 6), (2,), (2, 9), (2, 9), (2,)]
     assert np.array_equal(less.source, whole[:, :6]) and np.array_equal(less.targets, whole[:, :9] + 2)
     for lens, width in (((20, 19), 20), ((19, 1), 20), ((18, 1), 18), ((0, 0), 3)):
-        assert corpus.trimmed(batch._replace(source_lens=np.array(lens)), 20).source.shape == (2, width)
+        assert corpus.trim(batch._replace(source_lens=np.array(lens)), 20).source.shape == (2, width)
 
 
 @pytest.mark.parametrize("by_length", [False, True])

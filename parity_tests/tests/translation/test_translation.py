@@ -43,7 +43,7 @@ def trained(backend: str, settings: Settings) -> Model:
     data = read_data(settings, PAIRS)
     model = new_model(settings, data, backend)
     worker = Worker(model, backend)
-    while not model.finished:
+    while not model.is_finished:
         assert len(list(worker.train(data))) == -(-settings.train // settings.batch_size)
     return model
 
@@ -75,8 +75,8 @@ def test_another_amount_of_padding_is_the_same_training(
         **{"dtype": "float64", "batch_size": 4, "epochs": 1, "train": 8, "max_tokens": 24, "num_layers": 1} | form
     )
     less = trained(backend.name, settings)
-    widths, trimmed = set(), corpus.trimmed
-    monkeypatch.setattr(corpus, "trimmed", lambda batch, most: widths.add(trimmed(batch, most).source.shape) or batch)
+    widths, trimmed = set(), corpus.trim
+    monkeypatch.setattr(corpus, "trim", lambda batch, most: widths.add(trimmed(batch, most).source.shape) or batch)
     whole = trained(backend.name, settings)
     assert len(widths) > 1, "some batches have no sentence of 24 tokens"
     np.testing.assert_allclose(less.losses, whole.losses, rtol=1e-11)
@@ -147,7 +147,7 @@ def test_training_stops_early_and_keeps_the_best_epoch(backend: SimpleNamespace)
     """With a learning rate that is far too long, validation soon becomes worse."""
     model = trained(backend.name, small(epochs=40, patience=2, learning_rate=0.3, validation=2, max_tokens=6))
     losses = [epoch["validation_loss"] for epoch in model.history]
-    assert model.finished and model.epoch < 40
+    assert model.is_finished and model.epoch < 40
     assert model.epoch == model.best_epoch + 2 and min(losses) == losses[model.best_epoch - 1]
     assert not np.array_equal(model.parameters["decoder.dense.b"], model.last["decoder.dense.b"])
 
@@ -168,10 +168,10 @@ def test_a_model_translates_as_the_reference_does(backend: SimpleNamespace, form
     worker = Worker(model, backend.name)
     ends = {"bos": 1, "eos": 2, "max_steps": settings.max_tokens}
     tokens, lengths, weights = layer.greedy(sources.source, sources.source_lens, **ends)
-    decoded = list(worker.decoded(sources))
+    decoded = list(worker.decode(sources))
     assert [ids for ids, _ in decoded] == [row[:n].tolist() for row, n in zip(tokens, lengths, strict=True)]
     for (_, actual), expected, length in zip(decoded, weights, sources.source_lens, strict=True):
         np.testing.assert_allclose(actual, expected[: len(actual), :length], atol=1e-12)
     tokens, lengths, _, _ = layer.beam(sources.source, sources.source_lens, width=3, **ends)
     expected = [row[0, : n[0]].tolist() for row, n in zip(tokens, lengths, strict=True)]
-    assert worker.translated(sources, width=3) == expected
+    assert worker.translate(sources, width=3) == expected

@@ -252,7 +252,7 @@ def edited(**entries: Any) -> Callable[[Path], object]:
     def change(vectors: Path) -> None:
         index = json.loads((vectors / "index.json").read_text()) | entries
         made = build(Index, index)
-        (vectors / "index.json").write_text(json.dumps(index | {"digest": made.digested()}))
+        (vectors / "index.json").write_text(json.dumps(index | {"digest": made.compute_digest()}))
 
     return change
 
