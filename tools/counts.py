@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from attention_core.operators import ENTRIES
-from parity_tests.cases import design, draw, training
+from parity_tests.cases import draw, training
 from parity_tests.cases.suite import all_cases
 from parity_tests.cluster.ranges import RANGE
 from parity_tests.format.case import DTYPES, FULL
@@ -22,6 +22,7 @@ from parity_tests.judge.run import BATCH, batches_of
 from parity_tests.mutants.derived import derived
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.reports import table
+from tools import design
 
 ROOT = Path(__file__).parents[1]
 FAULTS = "parity_tests.tests.workers.test_process"

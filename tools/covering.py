@@ -10,10 +10,10 @@ from dataclasses import replace
 from operator import itemgetter
 
 from parity_tests.cases.covering import LINES, name_of, named_rows
-from parity_tests.cases.design import design
 from parity_tests.format.case import is_floating
 from parity_tests.format.drawn import NAMES, Drawn
 from parity_tests.judge.condition import judgeable
+from tools.design import design
 
 STEADY = 1000.0
 """The largest tolerance of a row, in eps of its dtype, at which no further seed is tried."""

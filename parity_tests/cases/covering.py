@@ -1,6 +1,6 @@
 """Cases that vary every dimension at once: sizes, coincidences, masks, memory layout, state and magnitude.
 
-Here are the settings of each function and method; `design` chooses the rows, which are in `covering.txt`.
+Here are the settings of each function and method; `tools.design` chooses the rows, which are in `covering.txt`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from parity_tests.cases.covering import (
     scaled,
     sharing,
 )
-from parity_tests.cases.design import Picks
 from parity_tests.format import expected as reference
 from parity_tests.format.case import FULL, Case
 from parity_tests.format.drawn import (
@@ -42,6 +42,9 @@ from parity_tests.format.drawn import (
     options_of,
 )
 from parity_tests.format.layouts import LAYOUTS
+
+Setting = tuple[str, Any]
+"""A setting in a dimension: a name, such as keys, and a value, such as 1025."""
 
 FAMILY = 32
 """Number of consecutive cases that differ only in their numbers, and share one compiled function."""
@@ -79,6 +82,22 @@ EITHER = (False, True)
 """Choices that are True once in eight, once in three, and once in two draws."""
 
 Pick = Callable[[Sequence[Any]], Any]
+
+
+class Picks:
+    """Random choices that are the same on every machine, and prefer what a call has not had yet."""
+
+    def __init__(self, name: str) -> None:
+        self.random = Random(name)
+
+    def one(self, choices: Sequence[Any]) -> Any:
+        """One of the choices."""
+        return choices[int(self.random.random() * len(choices))]
+
+    def fresh(self, name: str, choices: Sequence[Any], had: set[Setting]) -> Any:
+        """One of the choices, nine times out of ten one that is new."""
+        new = [choice for choice in choices if (name, choice) not in had]
+        return self.one(new if new and self.random.random() < 0.9 else choices)
 
 
 def draw(seed: int, number: int, operators: Sequence[str] = NAMES, dtypes: Sequence[str] = FULL) -> Drawn:

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from parity_tests.cases.design import LLAMA, PRE
 from parity_tests.format.call import EARLIER
 from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
 from parity_tests.format.families import Family
 
 STEPS = {"batch": 5, "steps": 4, "features": 12}
 FEED_FORWARD = {"features": 12, "hidden_size": 7}
+PRE = {"norm": "pre", "activation": "gelu"}
+LLAMA = {"norm": "pre", "rms": True, "activation": "silu", "gated": True, "bias": False}
+"""Sublayers as in Llama."""
 
 
 def drawn_inputs(name: str, sizes: Sizes = STEPS) -> Arrays:

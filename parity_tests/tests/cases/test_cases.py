@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import replace
-from itertools import chain, combinations, product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -15,14 +14,14 @@ from attention_core.errors import AttentionError
 from attention_core.operators import FILE_OF, LAYERS, OPERATORS, find
 from attention_core.operators.translation import TRANSLATORS
 from attention_core.specification import Layer, Operator
-from parity_tests.cases import covering, design
+from parity_tests.cases import covering
 from parity_tests.cases.attention import LARGE, WITHOUT_LARGE
 from parity_tests.cases.decoders import DECODER
 from parity_tests.cases.seeds import first_steady, steady
 from parity_tests.cases.suite import all_cases, seeded
 from parity_tests.format.call import STEPS, TRAINING, bind
 from parity_tests.format.case import DTYPES, FULL, Case, epsilon, is_floating
-from parity_tests.format.drawn import called_of, parsed
+from parity_tests.format.drawn import called_of
 from parity_tests.format.expected import build_reference, expected, gradients, outputs
 from parity_tests.judge.condition import judgeable_as
 from parity_tests.translation.corpus import read_corpus
@@ -290,18 +289,6 @@ DRAWN = [case for case in ALL if case.drawn is not None]
 @pytest.mark.parametrize("operator", dict.fromkeys(case.operator for case in DRAWN))
 def test_rounding_cannot_change_the_answer_to_a_drawn_case(operator: str):
     assert [case.id for case in DRAWN if case.operator == operator and judgeable_as(case) is None] == []
-
-
-def test_the_covering_design_meets_every_setting_and_is_what_is_kept():
-    made, kin = design.design(), defaultdict(set)
-    for call in covering.calls():
-        kin[call.kin] |= design.required(call)
-    missed = {name: settings - made.single[name] for name, settings in kin.items()}
-    assert {name: settings for name, settings in missed.items() if settings} == {}
-    rows, kept = chain.from_iterable(made.rows.values()), map(parsed, covering.LINES.read_text("utf-8").splitlines())
-    judged = {"seed": 0, "forward": True}  # which are chosen so that the row can be judged
-    message = "its rows have changed: python -m tools.covering"
-    assert [replace(row, **judged) for row in rows] == [replace(row, **judged) for row in kept], message
 
 
 def test_every_function_and_method_is_repeated_after_all_others():

@@ -11,7 +11,6 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from random import Random
 from typing import Any
 
 from attention_core.specification import INTEGER, Tensor
@@ -34,12 +33,11 @@ from parity_tests.cases.covering import (
     sharing,
     work,
 )
+from parity_tests.cases.draw import Picks, Setting
+from parity_tests.cases.transformer import LLAMA, PRE
 from parity_tests.format.case import FULL
 from parity_tests.format.drawn import LENGTHS, OF_ROWS, Drawn, steps_of_segments
 from parity_tests.format.layouts import LAYOUTS
-
-Setting = tuple[str, Any]
-"""A setting in a dimension: a name, such as keys, and a value, such as 1025."""
 
 BASE = {
     "batch": 2,
@@ -64,9 +62,6 @@ CANDIDATES = 6
 ROWS = 28
 FEWER = {"attend": 1, "log_prob": 2, "extend": 2, "step": 2, "start": 1, "greedy": 2}
 """The maximum number of rows of a method; few where other methods cover the same."""
-PRE = {"norm": "pre", "activation": "gelu"}
-LLAMA = {"norm": "pre", "rms": True, "activation": "silu", "gated": True, "bias": False}
-"""Sublayers as in Llama."""
 VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "window_mask": ({"left": 2, "right": 1}, {"left": 0, "right": 40}),
     "block_mask": ({"size": 3}, {"size": 16}),
@@ -183,22 +178,6 @@ def magnitude_of(call: Call, drawn: Drawn) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ drawing rows
-
-
-class Picks:
-    """Random choices that are the same on every machine, and prefer what a call has not had yet."""
-
-    def __init__(self, name: str) -> None:
-        self.random = Random(name)
-
-    def one(self, choices: Sequence[Any]) -> Any:
-        """One of the choices."""
-        return choices[int(self.random.random() * len(choices))]
-
-    def fresh(self, name: str, choices: Sequence[Any], had: set[Setting]) -> Any:
-        """One of the choices, nine times out of ten one that is new."""
-        new = [choice for choice in choices if (name, choice) not in had]
-        return self.one(new if new and self.random.random() < 0.9 else choices)
 
 
 def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
