@@ -40,13 +40,13 @@ def missing(entry: Operator | Layer) -> Iterator[str]:
     if not any(fnmatchcase(case.id, pattern) for case in cases for pattern in patterns):
         yield "parity_tests/mutants has no mutant of it"
     if name not in PORTING:
-        yield "parity_tests/reports/porting.py has no other names and pitfalls of it"
+        yield "parity_tests/reports/porting.toml has no other names and pitfalls of it"
     if file in SCORES and not re.search(rf"\breference\.{name}\b", (ROOT / BY_HAND).read_text(encoding="utf-8")):
         yield f"{BY_HAND} has no value of it by hand"
 
 
 def test_every_entry_of_the_specification_is_in_every_place():
-    alone = {name: "parity_tests/reports/porting.py has it alone" for name in PORTING if name not in FILE_OF}
+    alone = {name: "parity_tests/reports/porting.toml has it alone" for name in PORTING if name not in FILE_OF}
     places = [f"{name}: {place}" for name, place in {**alone, **unlisted()}.items()]
     places = places or [f"{entry.name}: {place}" for entry in ENTRIES for place in missing(entry)]
     assert not places, "\n" + "\n".join([*places, 'CONTRIBUTING.md, "Adding an operator", names all places.'])
