@@ -137,7 +137,7 @@ def of_one(tensors: Iterable[Tensor]) -> list[tuple[str, str]]:
     return [setting for setting in axes if setting[1] != "one"]
 
 
-def required(call: Call) -> set[Setting]:
+def required_settings(call: Call) -> set[Setting]:
     """The settings that the rows of a call must cover."""
     if call.covered_by_call:
         return set()
@@ -317,7 +317,7 @@ def design() -> Design:
 def fill(made: Design, places: Sequence[tuple[int, Call]], picks: Picks) -> None:
     """Add rows at these places until no required setting is missing."""
     alike = {call.name: call for _, call in places}
-    missing: set[Setting] = set().union(*map(required, alike.values()))
+    missing: set[Setting] = set().union(*map(required_settings, alike.values()))
     for index, call in places:
         had = made.single.setdefault(call.kin, set())
         missing -= had

@@ -117,7 +117,7 @@ class Log:
         self.entries.append((column, counts))
         self._write({"column": list(column), "seconds": round(seconds, 3), "counts": counts.as_json()})
 
-    def done(self, column: Key) -> list[Interval]:
+    def intervals(self, column: Key) -> list[Interval]:
         """The ranges of a column that are done."""
         return [(counts.first, counts.first + counts.count) for key, counts in self.entries if key == column]
 
@@ -162,7 +162,7 @@ class ClusterCampaign:
         with ThreadPoolExecutor(len(jobs)) as pool:
             futures = [pool.submit(self._column, job, last, deadline) for job in jobs]
             while not (all(future.done() for future in futures) and self._results.empty()):
-                done = sum(self._done(key) for key in names)
+                done = sum(self._finished_cases(key) for key in names)
                 words = f"{len(self.campaign.findings)} findings"
                 progress("fuzz", done, max(done + 1, 0 if examples is None else examples * len(jobs)), words)
                 try:
@@ -182,15 +182,15 @@ class ClusterCampaign:
                 self._count(elapsed)
             for future in futures:
                 future.result()
-        done = sum(self._done(key) for key in names)
+        done = sum(self._finished_cases(key) for key in names)
         progress("fuzz", done, done)
 
-    def _done(self, column: Key) -> int:
-        return sum(end - start for start, end in self.log.done(column))
+    def _finished_cases(self, column: Key) -> int:
+        return sum(end - start for start, end in self.log.intervals(column))
 
     def _count(self, seconds: float) -> None:
         self.campaign.seconds = seconds
-        self.campaign.done = max((self._done(key) for key in self._columns.values()), default=0)
+        self.campaign.done = max((self._finished_cases(key) for key in self._columns.values()), default=0)
 
     def _column(self, job: Job, last: int, deadline: float | None) -> None:
         """Run the ranges of a column, and put each with its outcome into the results."""
@@ -200,7 +200,7 @@ class ClusterCampaign:
 
     def _pieces(self, job: Job, last: int, deadline: float | None) -> Iterator[RangePiece]:
         campaign, order = self.campaign, self.cluster.order(job, every=False)
-        for start, stop in pending(self.log.done(self._columns[job.name]), campaign.first, last):
+        for start, stop in pending(self.log.intervals(self._columns[job.name]), campaign.first, last):
             if deadline is not None and time.monotonic() >= deadline:
                 return
             kinds = {(job.backend, *kind[1:]) for kind in list(campaign.findings) if kind[0] == job.name}

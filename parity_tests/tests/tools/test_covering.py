@@ -18,7 +18,7 @@ pytestmark = pytest.mark.once
 def test_the_covering_design_meets_every_setting_and_is_what_is_kept():
     made, kin = design.design(), defaultdict(set)
     for call in covering.calls():
-        kin[call.kin] |= design.required(call)
+        kin[call.kin] |= design.required_settings(call)
     missed = {name: settings - made.single[name] for name, settings in kin.items()}
     assert {name: settings for name, settings in missed.items() if settings} == {}
     rows, kept = chain.from_iterable(made.rows.values()), map(parsed, covering.LINES.read_text("utf-8").splitlines())
