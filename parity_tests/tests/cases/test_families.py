@@ -12,7 +12,6 @@ from parity_tests.format.call import TRAINING
 from parity_tests.format.case import Case
 from parity_tests.format.families import OPERATORS, Family, Suite
 from parity_tests.format.selection import Selection
-from tools.count_calls import Counter
 
 ALL = [*all_cases(trained=True)]
 PATTERNS = (
@@ -21,8 +20,6 @@ PATTERNS = (
 )
 OPEN_PATTERNS = ("*-plain", "[ad]*_score-no_keys", "?RU-open", "*_again", "[", "*")
 """Patterns that any operator may match, as they begin with a wildcard."""
-MOST_CALLS = 6_000
-"""The most Python calls that build the case of a score: all cases take 880,000."""
 
 
 def unbuilt() -> Suite:
@@ -89,9 +86,3 @@ def test_a_case_is_found_by_its_id():
     found = suite.find("additive_score-plain")
     assert found is not None and found.id == "additive_score-plain"
     assert suite.find("additive_score-*") is None and suite.find("additive_score") is None and suite.find("") is None
-
-
-def test_the_cases_of_a_score_take_few_calls():
-    counter, suite = Counter(), unbuilt()
-    counter.run(lambda: suite.select("additive_score-plain"))
-    assert len(built(suite)) == 2 and 0 < counter.total < MOST_CALLS

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +92,26 @@ def test_nothing_that_is_installed_imports_what_is_not(package: str):
     for path in (ROOT / package).rglob("*.py"):
         if ROOT / "parity_tests" / "tests" not in path.parents:
             assert not own & {top(name) for name in imports(path)}, path
+
+
+def test_the_tests_beside_the_wheel_import_what_is_installed():
+    """Those of the folders that .ci/dist copies, and what these import of other tests."""
+    tests = ROOT / "parity_tests" / "tests"
+    (folders,) = re.findall(r'"\$packages"/tests/\{([\w,]+)\}', (ROOT / ".ci" / "dist").read_text(encoding="utf-8"))
+    waiting = [
+        *tests.glob("conftest.py"),
+        *(path for name in folders.split(",") for path in (tests / name).rglob("*.py")),
+    ]
+    seen: set[Path] = set()
+    while waiting:
+        path = waiting.pop()
+        if path not in seen:
+            seen.add(path)
+            assert not {top(name) for name in imports(path)} & ({*PACKAGES} - {*INSTALLED}), path
+            names = (name.split(".") for name in imports(path) if name.startswith("parity_tests.tests."))
+            files = (ROOT.joinpath(*parts).with_suffix(".py") for parts in names)
+            waiting += filter(Path.is_file, files)
+    assert tests / "commands.py" in seen
 
 
 def test_the_specification_imports_numpy_alone():

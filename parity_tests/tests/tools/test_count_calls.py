@@ -2,9 +2,15 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 
 from parity_tests.cases import masking
+from parity_tests.cases.suite import CORE, all_cases
+from parity_tests.format.families import Suite
 from tools.count_calls import Counter
+
+MOST_CALLS = 6_000
+"""The most Python calls that build the case of a score: all cases take 880,000."""
 
 
 def one():
@@ -67,3 +73,10 @@ def test_the_calls_that_build_cases_count_twice():
 
 def test_a_command_may_exit():
     assert counted(sys.exit) == (0, 0)
+
+
+def test_the_cases_of_a_score_take_few_calls():
+    counter, suite = Counter(), Suite([replace(family) for family in all_cases(trained=True).families], CORE)
+    counter.run(lambda: suite.select("additive_score-plain"))
+    built = [family for family in suite.families if "cases" in vars(family)]
+    assert len(built) == 2 and 0 < counter.total < MOST_CALLS
