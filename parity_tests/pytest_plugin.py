@@ -71,7 +71,7 @@ class Target(pytest.Collector):
         """Collect a test for each cell of an implemented function, or for every cell if all are required."""
         from parity_tests.cases.suite import all_cases
         from parity_tests.format.case import DTYPES
-        from parity_tests.format.expected import held, in_memory
+        from parity_tests.format.expected import freeze_cache, in_memory
         from parity_tests.judge.check import job_of, known_divergences
         from parity_tests.judge.divergences import DivergenceError
         from parity_tests.judge.drawn_cells import Abilities, release_seed
@@ -96,7 +96,7 @@ class Target(pytest.Collector):
         cells = request.selection.cells(all_cases())
         cache = ExitStack()
         self.config.add_cleanup(cache.close)
-        self.read = cache.enter_context(held(cells))  # before the target starts
+        self.read = cache.enter_context(freeze_cache(cells))  # before the target starts
         self.server = Server(job)
         self.config.add_cleanup(self.server.stop)
         try:

@@ -26,10 +26,10 @@ from parity_tests.cases.covering import (
     broadcast,
     calls,
     equal_sizes,
-    fitted,
+    fit_sizes,
     is_forward,
     is_rounding,
-    scaled,
+    scale_bounds,
     sharing,
     work,
 )
@@ -142,7 +142,7 @@ def required_settings(call: Call) -> set[Setting]:
     if call.covered_by_call:
         return set()
     if call.method == "extend":
-        masks = [tensor for tensor in call.added if tensor.broadcast]
+        masks = [tensor for tensor in call.extension if tensor.broadcast]
         return {("steps", size) for size in call.sizes["steps"]} | set(of_one(masks))
     settings: set[Setting] = {(axis, size) for axis, sizes in call.sizes.items() for size in sizes}
     settings |= set(call.coincidences) | {(f"{name} is given", given) for name in call.masks for given in (False, True)}
@@ -154,7 +154,7 @@ def required_settings(call: Call) -> set[Setting]:
     if "offset" in call.masks:
         settings |= {("offset of sequences", rows) for rows in (False, True)}
     if call.floating:
-        usable = [name for name in MAGNITUDES if name not in BOUNDS or scaled(call, name, "float64")]
+        usable = [name for name in MAGNITUDES if name not in BOUNDS or scale_bounds(call, name, "float64")]
         settings |= {("magnitude", magnitude) for magnitude in usable}
         settings |= {("dtype", dtype) for dtype in FLOATS if dtype in FULL or call.entry.name not in FULL_ALONE}
     if call.entry.name in EVERY_MASK:
@@ -173,7 +173,7 @@ def magnitude_of(call: Call, drawn: Drawn) -> str:
     """The row's magnitude, of MAGNITUDES."""
     if drawn.pattern:
         return drawn.pattern
-    bounded = {name: dict(scaled(call, name, drawn.dtype)) for name in BOUNDS if drawn.dtype in FULL}
+    bounded = {name: dict(scale_bounds(call, name, drawn.dtype)) for name in BOUNDS if drawn.dtype in FULL}
     return next((name for name, scales in bounded.items() if scales and scales == drawn.scales), "")
 
 
@@ -217,7 +217,7 @@ def candidate(call: Call, index: int, had: set[Setting], picks: Picks) -> Drawn:
     if call.floating and dtype in FULL and not plain:
         magnitude = picks.fresh("magnitude", MAGNITUDES, had)
         dtype = "float32" if magnitude == "small" else dtype  # in which an error of 1e-6 is relatively large
-        scales = scaled(call, magnitude, dtype, shared)
+        scales = scale_bounds(call, magnitude, dtype, shared)
         row |= {"scales": scales} if magnitude in BOUNDS else {"pattern": magnitude}
         if scales:  # so that something is open
             row |= {"ones": (), "lens": "longest" if lens else ""}
@@ -257,7 +257,7 @@ def drawn_sizes(call: Call, most_work: int, had: set[Setting], picks: Picks, pla
         sizes[first] = sizes[second] or 1
         sizes[second] = sizes[first]
     kept = max(sizes, key=lambda axis: ((axis, sizes[axis]) not in had, sizes[axis], axis), default="")
-    sizes = fitted(call, sizes, choices, kept, most_work, picks.one)
+    sizes = fit_sizes(call, sizes, choices, kept, most_work, picks.one)
     without = () if call.method == "extend" else (0,)
     return sizes | ({"heads": picks.one((*without, sizes["num_heads"]))} if "num_heads" in sizes else {})
 

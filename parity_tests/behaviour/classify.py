@@ -12,7 +12,7 @@ import numpy as np
 from attention_core import reference
 from parity_tests.behaviour.questions import HALF
 from parity_tests.format.case import Arrays, Case, epsilon
-from parity_tests.format.expected import computed_outputs, expected
+from parity_tests.format.expected import computed_outputs, expected_values
 from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import compare
 from parity_tests.judge.pair import Quantity
@@ -40,7 +40,7 @@ class Answer:
         """The answer in a recording."""
         answer = recording.answer(cell)
         judged = answer.ok and cell.case.gradients
-        arrays = expected(*cell, answer.withheld) if judged else {}
+        arrays = expected_values(*cell, answer.withheld) if judged else {}
         return cls(cell, answer.status, recording.cells.get(cell.key, {}), arrays)
 
     @property

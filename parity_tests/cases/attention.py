@@ -222,27 +222,28 @@ def bias_cases(name: str, case: Callable[..., Case], base: Callable[[Sizes, bool
     """Cases of numbers that are added to the scores; of other scores than inner products in brief."""
     sizes, plain = ATTENTION, base(ATTENTION, False)
 
-    def drawn(*axes: str) -> np.ndarray:
+    def draw_bias(*axes: str) -> np.ndarray:
         return 2.0 * draws.uniform(f"{name}.bias", tuple(sizes.get(axis, 1) for axis in axes), 1.0, SEED)
 
-    bias = drawn("batch", "queries", "keys")
+    bias = draw_bias("batch", "queries", "keys")
     bias[0, 0, 2], bias[1, 1] = -np.inf, -np.inf
     bias[~fully_masked(sizes)] = np.nan
     shows = "A bias of -inf hides keys, and all keys of a query; one of NaN under the mask has no effect."
     yield case("bias", shows, {**plain, **FULLY_MASKED, "bias": bias})
     hidden = {key: array.copy() for key, array in plain.items()}
     hidden["keys"][:, 2], hidden["values"][:, 2] = np.nan, np.inf
-    rows = drawn("queries", "keys")
+    rows = draw_bias("queries", "keys")
     rows[:, 2] = -np.inf
     yield case("bias_hidden", "NaN and inf in a key and value that the bias hides from all.", {**hidden, "bias": rows})
     if name not in ("DotProductAttention", "MultiHeadAttention"):
         return
-    yield case("bias_keys", "A bias of each key.", {**plain, "valid_lens": BATCH_LENS, "bias": drawn("", "", "keys")})
+    of_keys = {"valid_lens": BATCH_LENS, "bias": draw_bias("", "", "keys")}
+    yield case("bias_keys", "A bias of each key.", {**plain, **of_keys})
     heads = {**base(sizes, name == "DotProductAttention"), "valid_lens": BATCH_LENS}
     yield case(
-        "bias_heads", "A bias for each head, the same for all.", {**heads, "bias": drawn("", "heads", "", "keys")}
+        "bias_heads", "A bias for each head, the same for all.", {**heads, "bias": draw_bias("", "heads", "", "keys")}
     )
-    every = drawn("batch", "heads", "queries", "keys")
+    every = draw_bias("batch", "heads", "queries", "keys")
     yield case("bias_all", "A bias for each sequence and head.", {**heads, "bias": every}, dtypes=DTYPES)
     if name == "DotProductAttention":
         shows = "A bias of bounded scores, which is not bounded."
@@ -298,7 +299,7 @@ def score_variants(query_size: int, default: str) -> Iterator[tuple[str, dict[st
         yield score, {"score": score, **extra.get(score, {})}, query_size if alike else ATTENTION["key_size"]
 
 
-def sized(layer: Operator | Layer) -> dict[str, int]:
+def layer_sizes(layer: Operator | Layer) -> dict[str, int]:
     """The sizes that a score layer is made with: those of the axes of that name, or sizes that no axis has."""
     needed = [option.name for option in layer.options if option.default is None]
     return {name: ATTENTION.get(name, max(ATTENTION.values()) + 1 + place) for place, name in enumerate(needed)}
@@ -400,9 +401,9 @@ def score_layer_cases(layer: Layer) -> Iterator[Case]:
     if layer is KERNEL_ATTENTION:
         yield from kernel_cases()
         return
-    yield from attention_layer_cases(layer.name, sized(layer))
+    yield from attention_layer_cases(layer.name, layer_sizes(layer))
     if layer.name == "ConcatAttention":
-        yield from attention_layer_cases(layer.name, {**sized(layer), "bias": True}, "with_bias_")
+        yield from attention_layer_cases(layer.name, {**layer_sizes(layer), "bias": True}, "with_bias_")
 
 
 FAMILIES = (

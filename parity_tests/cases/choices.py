@@ -27,8 +27,8 @@ from parity_tests.format.case import DTYPES, EXACT, SEED, Arrays, Case, Sizes, d
 from parity_tests.format.families import Family
 
 
-def seeded(case: Case, seed: int) -> Case:
-    """The case with queries of that seed."""
+def with_seed(case: Case, seed: int) -> Case:
+    """Return the case with queries of that seed."""
     queries = draws.uniform(f"{case.operator}/queries", case.inputs["queries"].shape, 1.0, seed)
     return replace(case, inputs={**case.inputs, "queries": queries})
 
@@ -92,22 +92,22 @@ def hard_cases() -> Iterator[Case]:
 def log_prob_cases(case: Callable[..., Case]) -> Iterator[Case]:
     """The log-probability of a key for each query."""
 
-    def given(sizes: Sizes, heads: bool = False) -> Arrays:
+    def draw_inputs(sizes: Sizes, heads: bool = False) -> Arrays:
         plain = drawn_tensors(HARD_ATTENTION.method("call"), sizes, heads)
         most = max(sizes["keys"], 1)
         chosen = np.eye(most)[draws.integers("chosen", plain["queries"].shape[:-1], most, SEED)]
         return {**plain, "weights": chosen[..., : sizes["keys"]]}
 
     sizes = ATTENTION
-    full = open_inputs(given(sizes), sizes)
+    full = open_inputs(draw_inputs(sizes), sizes)
     masked = {**full, **FULLY_MASKED}
     yield case("log_prob", "The log-probability of a key.", full, dtypes=DTYPES)
-    yield case("log_prob_none", "The same with neither lengths nor mask.", given(sizes), dtypes=EXACT)
+    yield case("log_prob_none", "The same with neither lengths nor mask.", draw_inputs(sizes), dtypes=EXACT)
     shows = "Of hidden keys, too, and of queries that may attend to nothing: 0."
     yield case("log_prob_fully_masked", shows, masked, dtypes=DTYPES)
     for label, shows, inputs in hidden_variants(full):
         yield case(f"log_prob_{label}", shows, inputs)
-    heads = {**given(sizes, True), "valid_lens": ROW_LENS, "mask": some_mask(sizes, True)}
+    heads = {**draw_inputs(sizes, True), "valid_lens": ROW_LENS, "mask": some_mask(sizes, True)}
     yield case("log_prob_heads", "Heads, each with its own mask.", heads, dtypes=EXACT)
     swapped = {
         key: array.swapaxes(0, 1).copy() if key in ("queries", "keys", "values") else array
@@ -119,7 +119,7 @@ def log_prob_cases(case: Callable[..., Case]) -> Iterator[Case]:
     yield case("log_prob_gap", shows, full, wide={"scored.w_v": 2000.0}, gradients=False)
     for label, shows, axis, size in EMPTY:
         small = {**sizes, axis: size}
-        yield case(f"log_prob_{label}", shows, open_inputs(given(small), small), dtypes=EXACT)
+        yield case(f"log_prob_{label}", shows, open_inputs(draw_inputs(small), small), dtypes=EXACT)
 
 
 FAMILIES = (Family((LOCAL_ATTENTION.name,), local_cases), Family((HARD_ATTENTION.name,), hard_cases))

@@ -27,7 +27,7 @@ from parity_tests.format.drawn import (
     inputs_of,
     is_size,
     methods_of,
-    parsed,
+    parse_drawn,
 )
 from parity_tests.format.families import Family
 
@@ -212,7 +212,7 @@ class Call:
         return KIN.get(self.entry.name, self.entry.name)
 
     @property
-    def called(self) -> Operator:
+    def function(self) -> Operator:
         """The function itself, or the layer's method."""
         return called_of(self.entry, self.method)
 
@@ -235,7 +235,7 @@ class Call:
     @property
     def one_of(self) -> list[str]:
         """The argument to give where none is needed, if without any there is no result."""
-        first = self.called.tensors
+        first = self.function.tensors
         return [first[0].name] if first and all(tensor.optional for tensor in self.inputs) else []
 
     @functools.cached_property
@@ -258,14 +258,14 @@ class Call:
         return self.entry.name in TRANSFORMERS and self.method in ("start", "step")
 
     @functools.cached_property
-    def added(self) -> list[Tensor]:
+    def extension(self) -> list[Tensor]:
         """The arrays that extend a memory, which `extend` alone takes; `attend` covers the rest."""
         return [tensor for tensor in self.inputs if tensor.name.startswith(STEPS)]
 
     @functools.cached_property
     def outputs(self) -> list[str]:
         """The floating results."""
-        return [tensor.name for tensor in self.called.outputs if tensor.kind == "floating"]
+        return [tensor.name for tensor in self.function.outputs if tensor.kind == "floating"]
 
     @functools.cached_property
     def computes(self) -> bool:
@@ -287,7 +287,7 @@ class Call:
         return [pair for pair in COINCIDENCES if set(pair) <= set(self.sizes)]
 
     @functools.cached_property
-    def given(self) -> list[Option]:
+    def size_options(self) -> list[Option]:
         """The options of the constructor that are sizes."""
         return [option for option in self.entry.options if isinstance(self.entry, Layer) and is_size(option)]
 
@@ -297,17 +297,16 @@ class Call:
 
         An axis that belongs to the preparation alone has size 1: a step takes a memory whose mask has one row.
         """
-        tensors = (*self.called.inputs, *self.called.outputs, *(self.inputs if self.method == "extend" else ()))
+        tensors = (*self.function.inputs, *self.function.outputs, *(self.inputs if self.method == "extend" else ()))
         axes = {axis.removesuffix("?") for tensor in tensors for axis in tensor.axes}
         axes &= {axis for axis in self.axes if " " not in axis and axis != "one"}
-        return sorted(axes - DERIVED - {option.name for option in self.given})
+        return sorted(axes - DERIVED - {option.name for option in self.size_options})
 
     @functools.cached_property
     def choices(self) -> dict[str, tuple[int, ...]]:
         """The sizes that every free axis can have, and every size of the constructor."""
-        chosen = {
-            axis: SIZES.get(axis, WIDTH) for axis in sorted([*self.free, *(option.name for option in self.given)])
-        }
+        axes = sorted([*self.free, *(option.name for option in self.size_options)])
+        chosen = {axis: SIZES.get(axis, WIDTH) for axis in axes}
         if self.group in ("decoders", "transformer", "translation"):
             chosen = {axis: THIN if sizes is WIDTH else sizes for axis, sizes in chosen.items()}
             chosen |= {axis: SHORT for axis in ("keys",) if axis in chosen}
@@ -358,7 +357,7 @@ def calls() -> Iterator[Call]:
         yield from (Call(entry, method) for method in methods_of(entry))
 
 
-def scaled(call: Call, magnitude: str, dtype: str, shared: Sequence[str] = ()) -> Mapping[str, float]:
+def scale_bounds(call: Call, magnitude: str, dtype: str, shared: Sequence[str] = ()) -> Mapping[str, float]:
     """The bounds of floating arguments; none where the call has no such magnitude.
 
     Arguments that share the keys' array have its bound; if the queries do, nothing is huge in float32, whose range the
@@ -380,7 +379,7 @@ def broadcast(call: Call, given: Sequence[str]) -> list[str]:
     return sorted({axis.removesuffix("?") for tensor in masks for axis in tensor.axes})
 
 
-def fitted(
+def fit_sizes(
     call: Call,
     sizes: dict[str, int],
     choices: Mapping[str, Sequence[int]],
@@ -498,7 +497,7 @@ def _lines() -> dict[str, list[str]]:
 def named_rows(operator: str) -> Iterator[tuple[str, Drawn]]:
     """The rows of an operator, with their names."""
     count: Counter[str] = Counter()
-    for row in map(parsed, _lines()[operator]):
+    for row in map(parse_drawn, _lines()[operator]):
         yield name_of(row, count[row.method]), row
         count[row.method] += 1
 

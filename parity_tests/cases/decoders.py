@@ -150,7 +150,7 @@ def decoder_cases(name: str) -> Iterator[Case]:
     yield search_case("beam_penalty", "Hypotheses ranked with a length penalty.", name, 9, penalty_dtypes, penalty)
     tie_dtypes = FULL if name == "BahdanauDecoder" else EXACT
     for label, shows, tokens, search in TIES:
-        yield tied(search_case(label, shows, name, 5, tie_dtypes, search), tokens)
+        yield with_tied_tokens(search_case(label, shows, name, 5, tie_dtypes, search), tokens)
     if name == "LuongDecoder":
         for mode in ("monotonic", "predictive"):
             local = {"alignment": mode, "window": 2}
@@ -166,7 +166,7 @@ TIES: tuple[tuple[str, str, tuple[int, ...], dict[str, int | float]], ...] = (
 """Searches among tokens that tie: name, sentence, tokens, and options of the search."""
 
 
-def tied(case: Case, tokens: tuple[int, ...]) -> Case:
+def with_tied_tokens(case: Case, tokens: tuple[int, ...]) -> Case:
     """The case with a readout that gives these tokens exactly the same probability, and the others none.
 
     Only the bias is not 0. Four times e⁰ is 4, whose logarithm is exact everywhere: no rounding decides.
@@ -268,20 +268,20 @@ def decides(case: Case) -> bool:
     return case.operator in (*VARIANTS, "TransformerDecoder") and (drawn or "attention.v_p" in case.parameters)
 
 
-def seeded(case: Case, seed: int) -> Case:
-    """The case with weights of that seed, which decide its tokens or its windows."""
-    return read_out(case, seed) if case.method in ("greedy", "beam") else centred(case, seed)
+def with_seed(case: Case, seed: int) -> Case:
+    """Return the case with weights of that seed, which decide its tokens or its windows."""
+    return with_readout(case, seed) if case.method in ("greedy", "beam") else with_windows(case, seed)
 
 
-def read_out(case: Case, seed: int) -> Case:
-    """The case with a wide readout of that seed."""
+def with_readout(case: Case, seed: int) -> Case:
+    """Return the case with a wide readout of that seed."""
     (name,) = (name for name in case.parameters if name.endswith("dense.W"))
     dense = draws.uniform("greedy/dense", case.parameters[name].shape, 4.0, seed)
     return replace(case, parameters={**case.parameters, name: dense})
 
 
-def centred(case: Case, seed: int) -> Case:
-    """The case with weights of that seed for the predicted windows."""
+def with_windows(case: Case, seed: int) -> Case:
+    """Return the case with weights of that seed for the predicted windows."""
     weights = draws.uniform("predicted", case.parameters["attention.v_p"].shape, 4.0, seed)
     return replace(case, parameters={**case.parameters, "attention.v_p": weights})
 

@@ -21,9 +21,9 @@ from parity_tests.cases.covering import (
     Call,
     broadcast,
     equal_sizes,
-    fitted,
+    fit_sizes,
     is_forward,
-    scaled,
+    scale_bounds,
     sharing,
 )
 from parity_tests.format import expected as reference
@@ -102,16 +102,16 @@ class Picks:
 
 def draw(seed: int, number: int, operators: Sequence[str] = NAMES, dtypes: Sequence[str] = FULL) -> Drawn:
     """Draw case `number` of a seed: a call of one of the operators, in one of the dtypes."""
-    attempt = accepted(seed, number // FAMILY, tuple(operators), tuple(dtypes))
-    return attempted(seed, number, attempt, operators, dtypes)
+    attempt = accepted_attempt(seed, number // FAMILY, tuple(operators), tuple(dtypes))
+    return draw_attempt(seed, number, attempt, operators, dtypes)
 
 
 @functools.lru_cache(maxsize=4096)
-def accepted(seed: int, family: int, operators: tuple[str, ...], dtypes: tuple[str, ...]) -> int:
+def accepted_attempt(seed: int, family: int, operators: tuple[str, ...], dtypes: tuple[str, ...]) -> int:
     """The first attempt at a family that the specification accepts: options depend on each other."""
     for attempt in range(ATTEMPTS):
         try:
-            case = Case(**attempted(seed, family * FAMILY, attempt, operators, dtypes).as_case())
+            case = Case(**draw_attempt(seed, family * FAMILY, attempt, operators, dtypes).as_case())
             with np.errstate(all="ignore"):
                 reference.computed_outputs(case, case.inputs, case.parameters)
         except AttentionError:
@@ -120,17 +120,15 @@ def accepted(seed: int, family: int, operators: tuple[str, ...], dtypes: tuple[s
     raise RuntimeError(f"seed {seed}, family {family}: {ATTEMPTS} attempts were all refused")
 
 
-def attempted(seed: int, number: int, attempt: int, operators: Sequence[str], dtypes: Sequence[str]) -> Drawn:
-    """An attempt at a case, which the specification may refuse."""
-    family = attempted_family(seed, number // FAMILY, attempt, tuple(operators), tuple(dtypes))
-    return numbered(family, Picks(f"fuzz/{seed}/case/{number}").one)
+def draw_attempt(seed: int, number: int, attempt: int, operators: Sequence[str], dtypes: Sequence[str]) -> Drawn:
+    """Draw an attempt at a case, which the specification may refuse."""
+    family = draw_family(seed, number // FAMILY, attempt, tuple(operators), tuple(dtypes))
+    return draw_numbers(family, Picks(f"fuzz/{seed}/case/{number}").one)
 
 
 @functools.lru_cache(maxsize=1024)
-def attempted_family(
-    seed: int, family: int, attempt: int, operators: tuple[str, ...], dtypes: tuple[str, ...]
-) -> Drawn:
-    """The common part of a family's cases: everything that determines shapes, and whether there are gradients."""
+def draw_family(seed: int, family: int, attempt: int, operators: tuple[str, ...], dtypes: tuple[str, ...]) -> Drawn:
+    """Draw the common part of a family's cases: everything that determines shapes, and whether there are gradients."""
     pick = Picks(f"fuzz/{seed}/family/{family}").one
     entry = find(pick(operators))
     call = Call(entry, pick(methods_of(entry)))
@@ -174,8 +172,8 @@ def attempted_family(
     return replace(row, forward=is_forward(call, row) or (call.computes and pick(RARELY)))
 
 
-def numbered(family: Drawn, pick: Pick) -> Drawn:
-    """A case of a family: its numbers, their memory layout, and the numbers at hidden places."""
+def draw_numbers(family: Drawn, pick: Pick) -> Drawn:
+    """Draw the numbers of a case of a family, their memory layout, and the numbers at hidden places."""
     call = Call(find(family.operator), family.method)
     passed = [tensor for tensor in call.inputs if not tensor.optional or tensor.name in family.given]
     floating = [name for name in call.floating if name not in family.shared]
@@ -206,7 +204,7 @@ def with_magnitude(call: Call, row: Drawn, floating: Sequence[str], pick: Pick) 
     Half precision loses the products of small numbers. Scales are moderate where gradients would be only rounding.
     """
     magnitude = pick(("",) * len(MAGNITUDES) + MAGNITUDES) if floating and row.dtype in FULL else ""
-    scales = scaled(call, magnitude, row.dtype, row.shared) if magnitude in BOUNDS else {}
+    scales = scale_bounds(call, magnitude, row.dtype, row.shared) if magnitude in BOUNDS else {}
     pattern = magnitude if magnitude not in BOUNDS else ""
     far = replace(row, pattern=pattern, scales=scales)
     if far != row and (row.forward or not is_forward(call, far)):
@@ -220,7 +218,7 @@ def with_magnitude(call: Call, row: Drawn, floating: Sequence[str], pick: Pick) 
 
 def drawn_sizes(call: Call, shared: Sequence[str], pick: Pick) -> dict[str, int]:
     """Draw sizes of axes and of the constructor: most are small, some large or equal; sometimes an axis is empty."""
-    left_out = [option.name for option in call.given if option.default is not None and pick(EITHER)]
+    left_out = [option.name for option in call.size_options if option.default is not None and pick(EITHER)]
     if "heads" in call.choices and pick((True, True, False)):
         left_out.append("heads")
     most = pick((SMALL,) * 6 + (max(map(max, call.choices.values())),))
@@ -234,7 +232,7 @@ def drawn_sizes(call: Call, shared: Sequence[str], pick: Pick) -> dict[str, int]
     if pairs and pick(NOW_AND_THEN):
         first, second = pick(pairs)
         sizes[first] = sizes[second]
-    sizes = fitted(call, sizes, choices, pick(sorted(sizes)), pick(MOST_WORK), pick)
+    sizes = fit_sizes(call, sizes, choices, pick(sorted(sizes)), pick(MOST_WORK), pick)
     equal = equal_sizes(call, sizes, shared)
     sizes |= equal
     even = {option.name for option in call.entry.options if option.domain == "even"}  # which is at least 2

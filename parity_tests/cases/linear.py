@@ -87,14 +87,14 @@ def step_cases() -> Iterator[Case]:
     def case(label: str, shows: str, inputs: Arrays, dtypes: tuple[str, ...] = FULL) -> Case:
         return Case(operator.name, label, shows, inputs, dtypes=dtypes)
 
-    def drawn(sizes: Sizes, heads: bool = False) -> Arrays:
+    def draw_inputs(sizes: Sizes, heads: bool = False) -> Arrays:
         inputs = drawn_tensors(operator, sizes, heads)
         return {**inputs, "norms": 2.0 + inputs["norms"]}
 
-    plain = drawn(sizes)
+    plain = draw_inputs(sizes)
     first = {name: plain[name] * np.arange(2.0).reshape(2, *[1] * (plain[name].ndim - 1)) for name in ("sums", "norms")}
     yield case("plain", "A step behind others.", plain, DTYPES)
-    yield case("heads", "Heads.", drawn(sizes, heads=True))
+    yield case("heads", "Heads.", draw_inputs(sizes, heads=True))
     yield case("first", "The first step of a sequence, whose context is the value.", {**plain, **first})
     lost = plain["keys"].copy()
     lost[0] = -1e4
@@ -104,7 +104,7 @@ def step_cases() -> Iterator[Case]:
         ("no_batch", "There are no sequences.", "batch"),
         ("no_features", "There are no features: the context is 0.", "features"),
     ):
-        yield case(label, shows, drawn({**sizes, axis: 0}), EXACT)
+        yield case(label, shows, draw_inputs({**sizes, axis: 0}), EXACT)
 
 
 FAMILIES = (Family((LINEAR_ATTENTION.name,), linear_cases), Family((LINEAR_ATTENTION_STEP.name,), step_cases))

@@ -210,18 +210,18 @@ def converted_mask_cases() -> Iterator[Case]:
     for label, shows, mask in empty(some):
         yield additive(label, shows, np.where(mask, 0.0, -np.inf))
 
-    def converted(name: str, shows: str, mask: np.ndarray, dtype: str = "float64", **options: Any) -> Case:
+    def to_additive(name: str, shows: str, mask: np.ndarray, dtype: str = "float64", **options: Any) -> Case:
         return case("to_additive_mask", name, shows, {"mask": mask}, {"dtype": dtype, **options}, (dtype,))
 
     yield case("to_additive_mask", "default", "float32 and -inf.", {"mask": some}, dtypes=("float32",))
     for dtype in DTYPES:
-        yield converted(dtype, f"-inf in {dtype}.", some, dtype)
-        yield converted(f"finite_{dtype}", f"The least finite number of {dtype}.", some, dtype, finite=True)
-    yield converted("fully_masked", "A query that may attend to nothing.", fully_masked(sizes))
-    yield converted("heads", "A mask for each head.", in_heads)
-    yield converted("row", "One row for all heads and queries.", in_heads[:, :1, :1])
+        yield to_additive(dtype, f"-inf in {dtype}.", some, dtype)
+        yield to_additive(f"finite_{dtype}", f"The least finite number of {dtype}.", some, dtype, finite=True)
+    yield to_additive("fully_masked", "A query that may attend to nothing.", fully_masked(sizes))
+    yield to_additive("heads", "A mask for each head.", in_heads)
+    yield to_additive("row", "One row for all heads and queries.", in_heads[:, :1, :1])
     for label, shows, mask in empty(some):
-        yield converted(label, shows, mask)
+        yield to_additive(label, shows, mask)
 
 
 EMPTY = (

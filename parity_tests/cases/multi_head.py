@@ -87,18 +87,18 @@ def pruned_cases() -> Iterator[Case]:
     }
     six = {**HEADS, "num_heads": 6}
 
-    def pruned(name: str, shows: str, config: Mapping[str, Any], *heads: int, **options: Any) -> Case:
+    def without_heads(name: str, shows: str, config: Mapping[str, Any], *heads: int, **options: Any) -> Case:
         return case(name, shows, given, config, method="pruned", options={"heads": [*heads], **options})
 
-    yield pruned("pruned", "Without a head.", HEADS, 1)
-    yield pruned("pruned_several", "Without two heads, in no order.", six, 5, 0, per_head=True)
+    yield without_heads("pruned", "Without a head.", HEADS, 1)
+    yield without_heads("pruned_several", "Without two heads, in no order.", six, 5, 0, per_head=True)
     pairs, threes = {**six, "num_key_heads": 3}, {**six, "num_key_heads": 2}
-    yield pruned("pruned_group", "Without the two heads that share a key head.", pairs, 2, 3, per_head=True)
-    yield pruned("pruned_groups", "Without one head of each three that share keys.", threes, 1, 3, per_head=True)
-    yield pruned("pruned_unequal", "Groups of one head and of two remain.", threes, 0, 1, 4, per_head=True)
-    yield pruned("pruned_no_bias", "Projections without biases.", {**HEADS, "bias": False}, 0)
-    yield pruned("pruned_rotary", "Rotated heads.", {**pairs, "rotary_layout": "concatenated"}, 1)
-    yield pruned("pruned_additive", "Another score, with parameters.", {**pairs, "score": "additive"}, 2, 3)
+    yield without_heads("pruned_group", "Without the two heads that share a key head.", pairs, 2, 3, per_head=True)
+    yield without_heads("pruned_groups", "Without one head of each three that share keys.", threes, 1, 3, per_head=True)
+    yield without_heads("pruned_unequal", "Groups of one head and of two remain.", threes, 0, 1, 4, per_head=True)
+    yield without_heads("pruned_no_bias", "Projections without biases.", {**HEADS, "bias": False}, 0)
+    yield without_heads("pruned_rotary", "Rotated heads.", {**pairs, "rotary_layout": "concatenated"}, 1)
+    yield without_heads("pruned_additive", "Another score, with parameters.", {**pairs, "score": "additive"}, 2, 3)
 
 
 IMPORTANCES = ("ablation_importance", "taylor_importance")

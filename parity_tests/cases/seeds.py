@@ -49,7 +49,7 @@ def steady(case: Case, times: int = 4) -> bool:
     """
     size = 2.0**-5 if "bfloat16" in case.dtypes else 1e-3
 
-    def moved(name: str, array: np.ndarray, time: int) -> np.ndarray:
+    def perturb(name: str, array: np.ndarray, time: int) -> np.ndarray:
         factor = 1.0 + draws.uniform(f"moved/{name}", array.shape, size, time)
         return array * factor if is_floating(array) else array
 
@@ -57,7 +57,7 @@ def steady(case: Case, times: int = 4) -> bool:
     if "lengths" in plain and len(np.unique(plain["lengths"])) == 1:
         return False
     for time in range(1, times + 1):
-        arrays = ({k: moved(k, v, time) for k, v in part.items()} for part in (case.inputs, case.parameters))
+        arrays = ({k: perturb(k, v, time) for k, v in part.items()} for part in (case.inputs, case.parameters))
         if any(not np.array_equal(plain[name], other) for name, other in discrete(case, *arrays).items()):
             return False
     return True

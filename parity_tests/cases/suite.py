@@ -60,16 +60,16 @@ def with_seeds(family: Family) -> Family:
     """The family with the seeds of its cases."""
 
     def build() -> Iterator[Case]:
-        return (seeded(case, SEEDS.get(case.id, 1)) or case for case in family.build())
+        return (with_seed(case, SEEDS.get(case.id, 1)) or case for case in family.build())
 
     return replace(family, build=build)
 
 
-def seeded(case: Case, seed: int) -> Case | None:
-    """The case with numbers of that seed, if they decide a token, a choice or a window; else None."""
+def with_seed(case: Case, seed: int) -> Case | None:
+    """Return the case with numbers of that seed, if they decide a token, a choice or a window; else None."""
     for module in (translation, choices, decoders):
         if module.decides(case):
-            return module.seeded(case, seed)
+            return module.with_seed(case, seed)
     return None
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from attention_core import draws
 from attention_core.operators.translation import TRANSLATORS
-from parity_tests.cases.decoders import SPECIAL, WIDE, read_out, score_variants
+from parity_tests.cases.decoders import SPECIAL, WIDE, score_variants, with_readout
 from parity_tests.cases.masking import BATCH_LENS
 from parity_tests.cases.recurrent import padding_embedded
 from parity_tests.cases.seeds import first_steady
@@ -156,9 +156,9 @@ def decides(case: Case) -> bool:
     return searched and "sentences" not in case.name
 
 
-def seeded(case: Case, seed: int) -> Case:
-    """The case with a readout of that seed, which decides its tokens."""
-    return read_out(case, seed)
+def with_seed(case: Case, seed: int) -> Case:
+    """Return the case with a readout of that seed, which decides its tokens."""
+    return with_readout(case, seed)
 
 
 TRANSFORMER = {
@@ -266,7 +266,7 @@ def sentence_cases(pairs: Sequence[corpus.Pair]) -> Iterator[Case]:
     searched = {name: arrays[name] for name in ("source", "valid_lens")}
     for name, shows, variant in (("greedy", "translated", {}), ("paper", "translated in the form of the paper", PAPER)):
         case = translator_case(f"sentences_{name}", f"{what}, {shows}.", searched, FULL, sizes, variant)
-        yield first_steady(partial(read_out, searching(case, 12, {})))[1]
+        yield first_steady(partial(with_readout, searching(case, 12, {})))[1]
 
 
 def cross_entropy_cases() -> Iterator[Case]:

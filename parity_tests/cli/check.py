@@ -36,7 +36,7 @@ from parity_tests.cli.terminal import (
 )
 from parity_tests.cluster.worker import offers_of
 from parity_tests.conversion.conversion import Conversion
-from parity_tests.format.drawn import NAMES, parsed
+from parity_tests.format.drawn import NAMES, parse_drawn
 from parity_tests.judge.check import file_of, known_divergences
 from parity_tests.judge.divergences import DivergenceError
 from parity_tests.judge.drawn_cells import Abilities, LineError, release_seed
@@ -270,7 +270,7 @@ def dtypes_of(lines: Sequence[str]) -> list[str]:
     Raises: Refused if a line is not a drawn case.
     """
     try:
-        return list(dict.fromkeys(parsed(line).dtype for line in lines))
+        return list(dict.fromkeys(parse_drawn(line).dtype for line in lines))
     except ValueError as error:
         raise Refused(str(error)) from error
 

@@ -25,7 +25,7 @@ from parity_tests.cli.terminal import Refused, cluster, console, pairs_in, progr
 from parity_tests.cluster.client import missing_of
 from parity_tests.cluster.worker import offers
 from parity_tests.format.case import DTYPES, MIXED
-from parity_tests.format.expected import held
+from parity_tests.format.expected import freeze_cache
 from parity_tests.format.selection import Cell, Selection
 from parity_tests.judge.compare import excuse_missing
 from parity_tests.judge.divergences import load_divergences
@@ -295,7 +295,7 @@ def compare(
         raise Refused("no case matches --case and --dtype")
     if folder is not None:
         outcome.command = shlex.join(["attention-parity", "compare", *map(str, files), "--vectors", str(folder)])
-    with held(cells) as read, progress() as report_progress:
+    with freeze_cache(cells) as read, progress() as report_progress:
         try:
             conclude(
                 outcome,

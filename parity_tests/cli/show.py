@@ -19,7 +19,7 @@ from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import Refused, console
 from parity_tests.format.call import TRAINING, read_by
 from parity_tests.format.case import Case
-from parity_tests.format.expected import expected
+from parity_tests.format.expected import expected_values
 from parity_tests.judge import tolerances
 from parity_tests.judge.reports import ReportError, measured_by, verdicts_of
 from parity_tests.reports import operators_page, side_by_side
@@ -142,7 +142,7 @@ def show(case_id: str, values: bool) -> None:
         print_indented(escape(", ".join(f"{name}={value}" for name, value in arguments.items())))
     columns = ("what", "name", "shape", "dtype", "largest")
     table = Table(*(Column(name, overflow="fold") for name in columns), header_style="bold")
-    answer = expected(case, case.dtypes[0])
+    answer = expected_values(case, case.dtypes[0])
     for kind, arrays in (("input", case.inputs), ("parameter", case.parameters), ("expected", answer)):
         for name, array in arrays.items():
             finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array

@@ -19,7 +19,7 @@ from backends.schema import SchemaError, build
 from parity_tests.cases.draw import FAMILY, draw
 from parity_tests.cluster.pieces import Failure, Unable
 from parity_tests.cluster.worker import Order, serving
-from parity_tests.format.drawn import parsed
+from parity_tests.format.drawn import parse_drawn
 from parity_tests.fuzz.campaign import Campaign, Finding, Kind
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.workers.process import WorkerFault
@@ -40,12 +40,12 @@ class Found:
     @property
     def kind(self) -> Kind:
         """The kind of the failure in which this was the first case."""
-        operator, method = parsed(self.line).operator, parsed(self.line).method
+        operator, method = parse_drawn(self.line).operator, parse_drawn(self.line).method
         return self.verdict.backend, operator, method, self.verdict.status
 
     def as_finding(self, version: str) -> Finding:
         """The finding, in the column of that version."""
-        return Finding(self.number, parsed(self.line), replace(self.verdict, version=version), self.explanation)
+        return Finding(self.number, parse_drawn(self.line), replace(self.verdict, version=version), self.explanation)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def counts_in(content: Any, source: str) -> Counts:
     try:
         counts: Counts = build(Counts, content)
         for found in counts.findings:
-            parsed(found.line)
+            parse_drawn(found.line)
     except (SchemaError, ValueError) as error:
         raise ArchiveError(f"{source}: invalid counts of a range: {error}") from error
     return counts

@@ -20,7 +20,7 @@ from attention_core.differentiation import gradients as complex_step
 from attention_core.specification import Layer
 from backends.archives import pack_arrays, unpack_arrays
 from parity_tests.format.call import bind
-from parity_tests.format.case import FULL, SEED, Arrays, Case, drawn, is_floating
+from parity_tests.format.case import FULL, SEED, Arrays, Case, drawn_tensor, is_floating
 from parity_tests.format.drawn import IDS
 from parity_tests.format.expected import build_reference, cotangents, in_memory, open_masks, outputs, stackable
 from parity_tests.format.selection import Cell, cells_of
@@ -61,7 +61,7 @@ def validation_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays
     for tensor in call.inputs:
         stated = tensor.name == "state" and sizes.get("initial", "encoder") == "encoder"
         if tensor.kind == "floating" and (not tensor.optional or stated):
-            inputs[tensor.name] = drawn(tensor, sizes, "validation")
+            inputs[tensor.name] = drawn_tensor(tensor, sizes, "validation")
         elif tensor.kind == "integer" and not tensor.optional:
             shape = tuple(sizes[axis] for axis in tensor.axes)
             inputs[tensor.name] = draws.integers(f"validation/{tensor.name}", shape, sizes[IDS[tensor.name]], SEED)

@@ -26,16 +26,16 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
         return lambda layer, **arrays: as_tuple(package.training.descend(recipe, **with_losses(arrays)))
     if not method:
         chosen = getattr(package, operator)
-        return lambda layer, **arrays: needed(chosen(**options, **with_losses(arrays)))
+        return lambda layer, **arrays: needed_outputs(chosen(**options, **with_losses(arrays)))
     if method == "pruned":
         options = {name: value for name, value in options.items() if name != HEADS}
     if read_by(method) == "call":
-        return lambda layer, **arrays: needed(layer(**arrays, **options))
+        return lambda layer, **arrays: needed_outputs(layer(**arrays, **options))
     specification = find(operator)
     assert isinstance(specification, Layer)
     tensors = specification.method(method).inputs
     if not any(tensor.name.startswith("memory.") for tensor in tensors):
-        return lambda layer, **arrays: needed(getattr(layer, method)(**arrays, **options))
+        return lambda layer, **arrays: needed_outputs(getattr(layer, method)(**arrays, **options))
     prepared = {tensor.name for tensor in specification.method("prepare").inputs}
     start = first_of(specification, method)
     of_start = {} if start is None else {option.name: options[option.name] for option in start.options}
@@ -53,7 +53,7 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
         if method == "extend":
             steps = {name: rest.pop(name) for name in (*rest,) if name.startswith(STEPS)}
             memory = layer.extend(memory, **{name.removeprefix(STEPS): array for name, array in steps.items()})
-        return needed(getattr(layer, read_by(method))(**rest, memory=memory, **of_call))
+        return needed_outputs(getattr(layer, read_by(method))(**rest, memory=memory, **of_call))
 
     return prepare_first
 
@@ -93,7 +93,7 @@ SECOND = "second."
 """Prefix of the names of a second call's arrays and outputs."""
 
 
-def repeated(function: Function, shared: Mapping[str, str], twice: bool) -> Function:
+def wrap_call(function: Function, shared: Mapping[str, str], twice: bool) -> Function:
     """Wrap the call: shared arguments are the same array as another one, by name; with twice, call it two times.
 
     Both calls precede any differentiation. The second takes the arrays named second.*, and otherwise those of the
@@ -220,7 +220,7 @@ def as_tuple(outputs: Any) -> tuple[Any, ...]:
     return tuple(flat for output in outputs for flat in as_tuple(output))
 
 
-def needed(outputs: Any) -> tuple[Any, ...]:
+def needed_outputs(outputs: Any) -> tuple[Any, ...]:
     """Flatten the outputs, without None at the end: weights that are not needed."""
     flat = as_tuple(outputs)
-    return needed(flat[:-1]) if flat and flat[-1] is None else flat
+    return needed_outputs(flat[:-1]) if flat and flat[-1] is None else flat

@@ -63,10 +63,10 @@ class Case:
 
     def at(self, dtype: str) -> tuple[Arrays, Arrays]:
         """Inputs and parameters, rounded to the dtype of the arithmetic, in the dtype that the framework is given."""
-        inputs, parameters = (_rounded(arrays, computed_in(dtype)) for arrays in (self.inputs, self.parameters))
+        inputs, parameters = (_round(arrays, computed_in(dtype)) for arrays in (self.inputs, self.parameters))
         if dtype not in MIXED:
             return inputs, parameters
-        return _rounded(inputs, "float32"), _rounded(parameters, "float32")
+        return _round(inputs, "float32"), _round(parameters, "float32")
 
     def has(self, dtype: str) -> bool:
         """Whether it is judged in that dtype; a call of a layer has mixed precision where it has half precision."""
@@ -79,17 +79,17 @@ def computed_in(dtype: str) -> str:
     return MIXED.get(dtype, dtype)
 
 
-def _rounded(arrays: Arrays, dtype: str) -> Arrays:
+def _round(arrays: Arrays, dtype: str) -> Arrays:
     with np.errstate(over="ignore"):  # hidden values may be beyond the dtype: they become inf
         return {name: array.astype(dtype) if is_floating(array) else array for name, array in arrays.items()}
 
 
 def is_floating(array: np.ndarray) -> bool:
     """Whether the array holds floating numbers; NumPy itself does not count bfloat16 among them."""
-    return _named(array.dtype) in FLOATING
+    return _name_of(array.dtype) in FLOATING
 
 
-_named = functools.cache(dtype_name)  # NumPy composes a name anew each time
+_name_of = functools.cache(dtype_name)  # NumPy composes a name anew each time
 
 
 @functools.cache
@@ -104,7 +104,7 @@ def least_normal(dtype: str) -> float:
     return float(ml_dtypes.finfo(dtype).smallest_normal)  # type: ignore[no-untyped-call]
 
 
-def drawn(tensor: Tensor, sizes: Sizes, label: str, heads: bool = False, bound: float = 1.0) -> np.ndarray:
+def drawn_tensor(tensor: Tensor, sizes: Sizes, label: str, heads: bool = False, bound: float = 1.0) -> np.ndarray:
     """Draw uniform numbers from -bound to bound in the tensor's shape."""
     axes = [axis.removesuffix("?") for axis in tensor.axes if heads or not axis.endswith("heads?")]
     return draws.uniform(f"{label}/{tensor.name}", tuple(sizes[axis] for axis in axes), bound, SEED)
@@ -113,7 +113,7 @@ def drawn(tensor: Tensor, sizes: Sizes, label: str, heads: bool = False, bound: 
 def drawn_tensors(operator: Operator, sizes: Sizes, heads: bool = False) -> Arrays:
     """Draw every required floating argument of the operator."""
     return {
-        tensor.name: drawn(tensor, sizes, operator.title, heads)
+        tensor.name: drawn_tensor(tensor, sizes, operator.title, heads)
         for tensor in operator.tensors
         if tensor.kind == "floating" and not tensor.optional
     }

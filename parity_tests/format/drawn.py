@@ -60,7 +60,7 @@ def _cancelling(name: str, array: np.ndarray, seed: int) -> np.ndarray:
     return (-1.0 if name in ("keys", "encoder_outputs", "state") else 1.0) * shared + 2.0**-10 * array
 
 
-def _graded(name: str, array: np.ndarray, seed: int) -> np.ndarray:
+def _grade(name: str, array: np.ndarray, seed: int) -> np.ndarray:
     """Magnitudes from 1 down to 2⁻²⁴, mixed."""
     return array * 2.0 ** -draws.integers(f"graded/{name}", array.shape, 25, seed).astype(np.float64)
 
@@ -68,7 +68,7 @@ def _graded(name: str, array: np.ndarray, seed: int) -> np.ndarray:
 PATTERNS: Mapping[str, Callable[[str, np.ndarray, int], np.ndarray]] = {
     "positive": _positive,
     "cancelling": _cancelling,
-    "graded": _graded,
+    "graded": _grade,
 }
 """Functions of independent numbers from -1 to 1."""
 
@@ -318,7 +318,7 @@ def steps_of_segments(sizes: Mapping[str, int], given: Sequence[str]) -> int:
     return sizes["queries"] + ("previous" in given) * sizes["previous_steps"]
 
 
-def parsed(line: str) -> Drawn:
+def parse_drawn(line: str) -> Drawn:
     """Parse the line of a drawn case; nothing in it is executed.
 
     Raises: ValueError if it is not one.

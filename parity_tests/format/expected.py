@@ -27,8 +27,8 @@ from parity_tests.format.call import (
     layer_called,
     layer_of,
     output_names,
-    repeated,
     train,
+    wrap_call,
 )
 from parity_tests.format.case import Arrays, Case, computed_in, is_floating
 
@@ -66,27 +66,27 @@ def in_memory() -> Iterator[None]:
         _memory = before
 
 
-_held: dict[Path, Arrays] | None = None
+_frozen: dict[Path, Arrays] | None = None
 
 
 @contextlib.contextmanager
-def held(cells: Iterable[tuple[Case, str]]) -> Iterator[Mapping[Path, Arrays]]:
+def freeze_cache(cells: Iterable[tuple[Case, str]]) -> Iterator[Mapping[Path, Arrays]]:
     """Read these cells from the cache now, and nothing more from it until the context is left.
 
     So files that a worker writes meanwhile are not trusted. Newly computed values are kept in memory and in the cache.
     Yields the arrays that were read, by file.
     """
-    global _held
-    before = _held
+    global _frozen
+    before = _frozen
     read = {}
     for path in dict.fromkeys(path for cell in cells for path in files(*cell).values()):
         with contextlib.suppress(OSError, ArchiveError):
             read[path] = load_arrays(path)
-    _held = dict(read)
+    _frozen = dict(read)
     try:
         yield read
     finally:
-        _held = before
+        _frozen = before
 
 
 def files(case: Case, dtype: str) -> dict[str, Path]:
@@ -103,7 +103,7 @@ def outputs(case: Case, dtype: str) -> Arrays:
     if case.method == "train":  # starts with numbers that every dtype can represent, and is float64 in the reference
         dtype = case.dtypes[0]
     dtype = computed_in(dtype)
-    return _cached(case, dtype, "outputs", lambda: computed_outputs(case, *case.at(dtype)))
+    return _load_or_compute(case, dtype, "outputs", lambda: computed_outputs(case, *case.at(dtype)))
 
 
 def gradients(case: Case, dtype: str, without: tuple[str, ...] = ()) -> Arrays:
@@ -116,10 +116,10 @@ def gradients(case: Case, dtype: str, without: tuple[str, ...] = ()) -> Arrays:
     dtype = computed_in(dtype)
     factors = cotangents(case, dtype, without)
     part = " without ".join(["gradients", *without])
-    return _cached(case, dtype, part, lambda: computed_gradients(case, *case.at(dtype), factors))
+    return _load_or_compute(case, dtype, part, lambda: computed_gradients(case, *case.at(dtype), factors))
 
 
-def expected(case: Case, dtype: str, without: tuple[str, ...] = ()) -> Arrays:
+def expected_values(case: Case, dtype: str, without: tuple[str, ...] = ()) -> Arrays:
     """Every quantity of a cell: outputs, then gradients as gradient_<name>, without those of outputs left out."""
     named = {f"gradient_{name}": array for name, array in gradients(case, dtype, without).items()}
     return {**outputs(case, dtype), **named}
@@ -149,14 +149,14 @@ def computed_outputs(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
     """The reference's outputs by name, without the cache."""
     if case.method == "train":
         return train(reference, build_reference(case, parameters), case.options, inputs)
-    results = called(case)(build_reference(case, parameters), **inputs)
+    results = reference_call(case)(build_reference(case, parameters), **inputs)
     names = output_names(case.operator, case.method, case.options, case.twice)
     return dict(zip(names, map(np.asarray, results), strict=True))
 
 
-def called(case: Case) -> Function:
+def reference_call(case: Case) -> Function:
     """The reference's call of a case: a function (layer, **arrays) -> tuple of outputs."""
-    return repeated(bind(reference, case.operator, case.method, case.options), case.shared, case.twice)
+    return wrap_call(bind(reference, case.operator, case.method, case.options), case.shared, case.twice)
 
 
 def computed_gradients(
@@ -165,7 +165,7 @@ def computed_gradients(
     """The reference's gradients by name, without the cache. Masks that are not given are `open_masks`."""
     layer = build_reference(case, parameters)
     parameters = {} if layer is None else layer.parameters
-    function = called(case)
+    function = reference_call(case)
     floating = {name: array for name, array in inputs.items() if is_floating(array)}
     masks = open_masks(case, inputs) if masks is None else masks
     rest = {name: array for name, array in {**inputs, **masks}.items() if name not in floating}
@@ -244,15 +244,15 @@ def _digest(case: Case, dtype: str) -> bytes:
     return hashlib.sha256(_reference_digest() + content).digest()
 
 
-def _cached(case: Case, dtype: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
+def _load_or_compute(case: Case, dtype: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
     if _memory is not None:
         if (case.id, dtype, part) not in _memory:
             _memory[case.id, dtype, part] = compute()
         return _memory[case.id, dtype, part]
     path = _file(case, dtype, part)
-    if _held is not None and path in _held:
-        return _held[path]
-    if _held is None:
+    if _frozen is not None and path in _frozen:
+        return _frozen[path]
+    if _frozen is None:
         with contextlib.suppress(OSError, ArchiveError):
             return load_arrays(path)
     arrays = compute()
@@ -262,6 +262,6 @@ def _cached(case: Case, dtype: str, part: str, compute: Callable[[], Arrays]) ->
     except OSError as error:
         reason = f"expected values are not kept in {path.parent}, and will be computed again"
         warnings.warn(f"{reason}: {error.strerror or error}", stacklevel=1)
-    if _held is not None:
-        _held[path] = arrays
+    if _frozen is not None:
+        _frozen[path] = arrays
     return arrays

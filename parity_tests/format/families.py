@@ -55,9 +55,9 @@ class Suite:
         """The cases whose id matches the pattern (with * and ?) and whose operator is among those given."""
         names = [name for name in OPERATORS if (not operators or name in operators) and _may_match(pattern, name)]
         others = [name for name in names if name != TRAINING]
-        built = [case for name in others for case in self._built(name)]
-        built += [case for name in others for case in self._repeated(name)]
-        built += self._built(TRAINING) if TRAINING in names else ()
+        built = [case for name in others for case in self._cases_of(name)]
+        built += [case for name in others for case in self._repeats_of(name)]
+        built += self._cases_of(TRAINING) if TRAINING in names else ()
         return [case for case in built if self.includes(case) and (pattern is None or fnmatchcase(case.id, pattern))]
 
     def find(self, case_id: str) -> Case | None:
@@ -70,14 +70,14 @@ class Suite:
         """The names of the cells that kill every mutant, known or derived."""
         return frozenset(self.core_file.read_text(encoding="utf-8").splitlines())
 
-    def _built(self, operator: str) -> Iterator[Case]:
+    def _cases_of(self, operator: str) -> Iterator[Case]:
         families = (family for family in self.families if operator in family.operators)
         return (case for family in families for case in family.cases if case.operator == operator)
 
-    def _repeated(self, operator: str) -> list[Case]:
+    def _repeats_of(self, operator: str) -> list[Case]:
         if operator not in self._repeats:
             first: dict[str, Case] = {}
-            for case in self._built(operator):
+            for case in self._cases_of(operator):
                 first.setdefault(case.method, case)
             self._repeats[operator] = [
                 replace(

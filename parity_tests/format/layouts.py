@@ -7,22 +7,22 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 
-def _transposed(array: np.ndarray) -> np.ndarray:
+def _transpose(array: np.ndarray) -> np.ndarray:
     return np.array(array.T, order="C").T
 
 
-def _strided(array: np.ndarray) -> np.ndarray:
+def _stride(array: np.ndarray) -> np.ndarray:
     wide = _junk((*array.shape[:-1], 2 * array.shape[-1]), array)
     wide[..., ::2] = array
     return wide[..., ::2]
 
 
-def _reversed(array: np.ndarray) -> np.ndarray:
+def _reverse(array: np.ndarray) -> np.ndarray:
     backward = (slice(None, None, -1),) * array.ndim
     return array[backward].copy()[backward]
 
 
-def _expanded(array: np.ndarray) -> np.ndarray:
+def _expand(array: np.ndarray) -> np.ndarray:
     return np.broadcast_to(array[:1].copy(), array.shape)
 
 
@@ -40,10 +40,10 @@ def _readonly(array: np.ndarray) -> np.ndarray:
 
 
 LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "transposed": _transposed,
-    "strided": _strided,
-    "reversed": _reversed,
-    "expanded": _expanded,
+    "transposed": _transpose,
+    "strided": _stride,
+    "reversed": _reverse,
+    "expanded": _expand,
     "offset": _offset,
     "readonly": _readonly,
 }
@@ -53,7 +53,7 @@ Memory between and around the values is NaN, the largest whole number, or True.
 """
 
 
-def arranged(array: np.ndarray, layout: str = "") -> np.ndarray:
+def arrange(array: np.ndarray, layout: str = "") -> np.ndarray:
     """Copy the array into a memory layout; C order by default, and for scalars and empty arrays."""
     return LAYOUTS[layout](array) if layout and array.size and array.ndim else array.copy()
 

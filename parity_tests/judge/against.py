@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity_tests.format.case import Case, is_floating
-from parity_tests.format.expected import held
+from parity_tests.format.expected import freeze_cache
 from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge.compare import compare
 from parity_tests.judge.question import Question
@@ -37,7 +37,7 @@ def check_against(
     outcome = Run(cells, dtypes=dtypes)
     if not cells:
         return outcome
-    with held(cells):
+    with freeze_cache(cells):
         batch = batch_of(cells)
     first, second = jobs
     second = replace(second, backend=f"{second.backend}_2") if second.name == first.name else second

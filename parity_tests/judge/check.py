@@ -14,7 +14,7 @@ from pathlib import Path
 
 import backends as registry
 from parity_tests.format.case import Case
-from parity_tests.format.expected import held, in_memory
+from parity_tests.format.expected import freeze_cache, in_memory
 from parity_tests.format.families import OPERATORS
 from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge.compare import excuse_missing
@@ -106,7 +106,7 @@ def check(
     start = time.perf_counter()
     cells = cells_of(cases, dtypes)
     outcome = Run(cells, dtypes=dtypes)
-    with held(cells) as read:
+    with freeze_cache(cells) as read:
         batches = batches_of(cells)
         outcome.seconds["cases"] = time.perf_counter() - start
         recordings, seconds = _record(jobs, recorder, batches, progress)

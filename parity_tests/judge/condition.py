@@ -93,7 +93,7 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
         return None
     fields = drawn.as_case()
     case = Case(**{**fields, "name": name or fields["name"]})
-    expected = reference.expected(case, drawn.dtype, without)
+    expected = reference.expected_values(case, drawn.dtype, without)
     grown, size = growth_of_answers(drawn, case, expected, without), answer_size(case, drawn.dtype, without)
     if grown is None:
         return None

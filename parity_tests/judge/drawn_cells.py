@@ -16,7 +16,7 @@ from attention_core.operators import find
 from attention_core.specification import Layer
 from parity_tests.cases.draw import FAMILY, draw
 from parity_tests.format.case import FULL
-from parity_tests.format.drawn import NAMES, Drawn, methods_of, parsed
+from parity_tests.format.drawn import NAMES, Drawn, methods_of, parse_drawn
 from parity_tests.judge.condition import DTYPES, Judged, judgeable
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import requirements_of
@@ -142,7 +142,7 @@ def given_cases(lines: Sequence[str]) -> dict[str, Judged]:
     cases = {}
     for line in lines:
         try:
-            drawn = parsed(line)
+            drawn = parse_drawn(line)
         except ValueError as error:
             raise LineError(str(error)) from error
         try:

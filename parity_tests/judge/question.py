@@ -44,7 +44,7 @@ class Question:
             return None
         arrays = self.given
         if arrays is None:
-            arrays = reference.expected(case, dtype, self.without) if judged is None else judged.expected
+            arrays = reference.expected_values(case, dtype, self.without) if judged is None else judged.expected
         quantities = {}
         for name, array in arrays.items():
             if judged is None:

@@ -19,7 +19,7 @@ import numpy as np
 from attention_core.operators import SPECIFICATION_VERSION
 from parity_tests.format.call import TRAINING
 from parity_tests.format.case import SEED, Arrays
-from parity_tests.format.expected import files, gradients, held, in_memory, outputs
+from parity_tests.format.expected import files, freeze_cache, gradients, in_memory, outputs
 from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import judge, judge_all, judge_settings
 from parity_tests.judge.divergences import Divergence, apply
@@ -166,7 +166,7 @@ def run(
     dtypes = list(dict.fromkeys(dtype for _, dtype in cells))
     outcome = Run(list(cells), missing=dict(missing or {}), dtypes=dtypes)
     workers = workers or os.cpu_count() or 1
-    with held(cells) as read:
+    with freeze_cache(cells) as read:
         batches = batches_of(cells)
         outcome.seconds["cases"] = time.perf_counter() - start
         with ThreadPoolExecutor(max_workers=workers) as pool:

@@ -23,7 +23,7 @@ from parity_tests.cases.covering import DIMENSIONS, SEARCHES, Call
 from parity_tests.format.call import SECOND, output_names
 from parity_tests.format.case import Arrays, Case, is_floating
 from parity_tests.format.drawn import COUNTS, called_of, inputs_of
-from parity_tests.format.expected import expected
+from parity_tests.format.expected import expected_values
 from parity_tests.format.layouts import LAYOUTS
 from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import judge
@@ -77,7 +77,7 @@ Wrong = Callable[[Case, str, Arrays], Arrays]
 def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
     if call.method == "extend":  # `attend` has the rest
         yield from _of_sizes({"steps": call.sizes["steps"]})
-        yield from _of_broadcast(call.added)
+        yield from _of_broadcast(call.extension)
         return
     yield from _of_sizes(call.sizes)
     for first, second in call.coincidences:
@@ -106,7 +106,7 @@ def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
         yield "magnitude", "flushed_below_1e-20", _flushed
         yield "magnitude", "single_to_1e-6", _absolute_error
     linear = averages or call.entry.name in (*SMALL, "attention_pooling")
-    if linear and covering.scaled(call, "huge", "float64"):
+    if linear and covering.scale_bounds(call, "huge", "float64"):
         yield "magnitude", "clamped_beyond_1e20", _clamped
 
 
@@ -271,7 +271,7 @@ def _killed(cell: Cell, mistakes: Sequence[Derived]) -> Iterator[Derived]:
     if not mistakes:
         return
     case, dtype = cell
-    question, recording, right = Question(cell), Recording("derived", "cpu"), expected(case, dtype)
+    question, recording, right = Question(cell), Recording("derived", "cpu"), expected_values(case, dtype)
     with np.errstate(over="ignore"):
         right = {name: array.astype(dtype) if is_floating(array) else array for name, array in right.items()}
     recording.answers[cell.key] = Answer()

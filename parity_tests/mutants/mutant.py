@@ -25,7 +25,7 @@ from attention_core import reference
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.case import Arrays, Case, is_floating
 from parity_tests.format.expected import computed_gradients, computed_outputs, cotangents
-from parity_tests.format.layouts import arranged
+from parity_tests.format.layouts import arrange
 from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import judge
 from parity_tests.judge.question import Question
@@ -195,7 +195,7 @@ def _smallest(mutant: Mutant, cases: Sequence[Case]) -> list[Case]:
 def answer(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()) -> tuple[Answer, Arrays]:
     """The status and the arrays that the mutant answers to a cell; the gradients are those of the outputs computed."""
     inputs, parameters = case.at(dtype)
-    inputs = {name: arranged(array, case.layouts.get(name, "")) for name, array in inputs.items()}
+    inputs = {name: arrange(array, case.layouts.get(name, "")) for name, array in inputs.items()}
     inputs = mutant.misread(inputs) if mutant.misread else inputs
     before = {name: array.copy() for name, array in inputs.items()}
     factors = cotangents(case, dtype, without)

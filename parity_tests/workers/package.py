@@ -21,10 +21,10 @@ from parity_tests.format.call import (
     layer_called,
     layer_of,
     output_names,
-    repeated,
     train,
+    wrap_call,
 )
-from parity_tests.format.layouts import arranged
+from parity_tests.format.layouts import arrange
 
 Arrays = dict[str, np.ndarray]
 Given = Mapping[str, np.ndarray]
@@ -161,7 +161,7 @@ class Backend(Package):
             return Outputs(train(self.package, layer, cell["options"], inputs, self.place, self.runtime.to_numpy))
         function = self.function(operator, method, options, json.dumps(cell["shared"]), cell["twice"])
         sent = {name: array.copy() for name, array in inputs.items()}  # a runtime may share memory with its argument
-        given = {name: self.place(arranged(array, cell["layouts"].get(name, ""))) for name, array in inputs.items()}
+        given = {name: self.place(arrange(array, cell["layouts"].get(name, ""))) for name, array in inputs.items()}
         factors = {int(k): self.place(array) for k, array in cotangents.items()}
         outputs, of_inputs, of_parameters = self.runtime.vjp(function, given, factors, layer)
         answer = dict(zip(quantities(cell, len(outputs)), outputs, strict=False))
@@ -173,7 +173,7 @@ class Backend(Package):
         return Outputs(arrays, self.changed_inputs(sent, given))
 
     def _function(self, operator: str, method: str, options: str, shared: str, twice: bool) -> Any:
-        return repeated(bind(self.package, operator, method, json.loads(options)), json.loads(shared), twice)
+        return wrap_call(bind(self.package, operator, method, json.loads(options)), json.loads(shared), twice)
 
     def _layer(self, name: str, config: str, dtype: str) -> Any:
         return self.runtime.build(getattr(self.package, name), json.loads(config), dtype, self.device)

@@ -58,11 +58,11 @@ from parity_tests.format.call import (
     Function,
     as_tuple,
     output_names,
-    repeated,
     with_losses,
+    wrap_call,
 )
 from parity_tests.format.drawn import called_of, inputs_of
-from parity_tests.format.layouts import arranged
+from parity_tests.format.layouts import arrange
 from parity_tests.workers.adapter import adapters
 from parity_tests.workers.package import Arrays, Backend, Cell, Given, Outputs, Package, quantities, specified_outputs
 
@@ -222,7 +222,7 @@ class Target(Package):
         self.handed.clear()
         function, taken = self.fit(cell, inputs)
         sent = {name: array.copy() for name, array in taken.items()}
-        given = {name: self.place(arranged(array, cell["layouts"].get(name, ""))) for name, array in taken.items()}
+        given = {name: self.place(arrange(array, cell["layouts"].get(name, ""))) for name, array in taken.items()}
         arguments = {**given, **{PARAMETER + name: self.place(array.copy()) for name, array in parameters.items()}}
         factors = {int(k): self.place(array) for k, array in cotangents.items()} if self.differentiates else {}
         outputs, gradients = self._answers(function, arguments, factors)
@@ -294,7 +294,7 @@ class Target(Package):
             )
             return (*outputs, *[None] * (count - len(outputs)))  # so that a second call's are not taken for them
 
-        return functools.partial(repeated(call, json.loads(shared), twice), None)
+        return functools.partial(wrap_call(call, json.loads(shared), twice), None)
 
     def _answers(
         self, function: Function, arguments: Mapping[str, Any], cotangents: Mapping[int, Any]

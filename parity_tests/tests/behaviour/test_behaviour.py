@@ -25,7 +25,7 @@ from parity_tests.behaviour.questions import questions_for
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli.behaviour import command
 from parity_tests.format.case import FULL, Case
-from parity_tests.format.expected import expected
+from parity_tests.format.expected import expected_values
 from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge import check
 from parity_tests.judge.check import KNOWN
@@ -127,7 +127,7 @@ def test_padding_on_the_left_leaves_queries_with_nothing_and_others_with_less():
 def answered(name: str, change: str, operator: str = "DotProductAttention") -> Answer:
     """The reference's answer to a question, with one thing made wrong."""
     case = questions_for(operator, "lengths" if name in ("beyond", "below") else "mask")[name].case
-    right = expected(case, "float64")
+    right = expected_values(case, "float64")
     actual = {key: array.copy() for key, array in right.items()}
     masked = actual["weights"].sum(-1) == 0.0
     if change == "context NaN":

@@ -18,11 +18,11 @@ from parity_tests.cases import covering
 from parity_tests.cases.attention import LARGE, WITHOUT_LARGE
 from parity_tests.cases.decoders import DECODER
 from parity_tests.cases.seeds import first_steady, steady
-from parity_tests.cases.suite import all_cases, seeded
+from parity_tests.cases.suite import all_cases, with_seed
 from parity_tests.format.call import STEPS, TRAINING, bind
 from parity_tests.format.case import DTYPES, FULL, Case, epsilon, is_floating
 from parity_tests.format.drawn import called_of
-from parity_tests.format.expected import build_reference, expected, gradients, outputs
+from parity_tests.format.expected import build_reference, expected_values, gradients, outputs
 from parity_tests.judge.condition import judgeable_as
 from parity_tests.translation.corpus import read_corpus
 
@@ -97,7 +97,7 @@ def repeated_axes(case: Case, name: str) -> list[int]:
         return []
     called = called_of(find(case.operator), case.method)
     layouts = next((tensor.layouts for tensor in (*called.inputs, *called.outputs) if tensor.name == name), ())
-    rank = {**case.inputs, **expected(case, case.dtypes[0])}[name].ndim
+    rank = {**case.inputs, **expected_values(case, case.dtypes[0])}[name].ndim
     axes = next((layout for layout in layouts if len(layout) == rank), ())
     if case.operator == "SegmentAttention" and np.size(case.inputs.get("previous", ())) == 0:  # the keys are its steps
         axes = tuple("queries" if axis == "keys" else axis for axis in axes)
@@ -108,7 +108,7 @@ def repeated_axes(case: Case, name: str) -> list[int]:
 def test_no_two_axes_have_the_same_size(case: Case):
     """A swapped axis cannot pass. Axes of size 0 and 1 stand for themselves, and the gates of a GRU are three."""
     sizes = {}
-    for name, array in {**case.inputs, **expected(case, case.dtypes[0])}.items():
+    for name, array in {**case.inputs, **expected_values(case, case.dtypes[0])}.items():
         if name.startswith("gradient_") or array.ndim < 2:
             continue
         twice = repeated_axes(case, name)
@@ -121,7 +121,7 @@ def test_no_two_axes_have_the_same_size(case: Case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_expectations_are_finite_and_not_trivial(case: Case):
     for dtype in case.dtypes:
-        answer = expected(case, dtype)
+        answer = expected_values(case, dtype)
         for name, array in answer.items():
             if case.operator == "to_additive_mask":  # whose answer is -inf where a key is hidden
                 array = array[array != -np.inf]
@@ -167,17 +167,17 @@ def test_every_option_and_optional_input_has_a_case_that_notices_it(entry: Opera
                 assert any(notices(case, "inputs", name) for case in asked), f"{called.name} {tensor.name}"
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if seeded(case, 1)], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", [case for case in CASES if with_seed(case, 1)], ids=lambda case: case.id)
 def test_rounding_cannot_decide_a_token_a_choice_or_a_window(case: Case):
     """Where it can, the message names a seed for `parity_tests.cases.seeds.SEEDS` with which it cannot."""
     if not steady(case):
-        raise AssertionError(f"seed {first_steady(lambda seed: seeded(case, seed))[0]} would do")
+        raise AssertionError(f"seed {first_steady(lambda seed: with_seed(case, seed))[0]} would do")
 
 
 @pytest.mark.parametrize("name", ["greedy", "paper"])
 def test_the_tokens_of_sentences_cannot_be_decided_by_rounding(name: str):
     (case,) = all_cases().select(f"Translator-sentences_{name}")
-    lengths = expected(case, "float32")["lengths"]
+    lengths = expected_values(case, "float32")["lengths"]
     assert len(set(lengths.tolist())) > 1, "the sequences should end at different steps"
 
 
@@ -187,7 +187,7 @@ def test_a_decoder_has_a_size_of_its_own_for_every_axis():
 
 def test_large_cases_are_large_and_saturated():
     for operator in ("masked_softmax", "attention_pooling", *LARGE, "BahdanauDecoder"):
-        weights = expected(by_id[f"{operator}-large"], "float32")["weights"]
+        weights = expected_values(by_id[f"{operator}-large"], "float32")["weights"]
         assert set(np.unique(weights)) <= {0.0, 0.2, 0.5, 1.0}
         assert len(np.unique(weights.argmax(axis=-1))) > 2
 
@@ -310,5 +310,5 @@ def test_calls_of_layers_that_have_half_precision_have_mixed_precision_with_the_
         for name, array in half.items():
             assert mixed[name].dtype == ("float32" if is_floating(array) else array.dtype)
             assert np.array_equal(array, mixed[name], equal_nan=True)
-    of_mixed, of_half = (expected(case, dtype) for dtype in ("mixed_float16", "float16"))
+    of_mixed, of_half = (expected_values(case, dtype) for dtype in ("mixed_float16", "float16"))
     assert of_mixed and all(np.array_equal(of_mixed[name], array) for name, array in of_half.items())

@@ -30,7 +30,7 @@ from parity_tests.format.drawn import (
     axes_of,
     called_of,
     methods_of,
-    parsed,
+    parse_drawn,
 )
 from parity_tests.format.layouts import LAYOUTS
 from parity_tests.format.selection import cells_of
@@ -91,8 +91,8 @@ PINNED = (
 def test_a_line_describes_a_case_completely(drawn: list[Drawn], made: list[dict[str, Any]]):
     for case, first in zip(drawn, made, strict=True):
         line = repr(case)
-        assert "\n" not in line and parsed(line) == case
-        second = parsed(line).as_case()
+        assert "\n" not in line and parse_drawn(line) == case
+        second = parse_drawn(line).as_case()
         for name, array in {**first["inputs"], **first["parameters"]}.items():
             again = {**second["inputs"], **second["parameters"]}[name]
             assert array.dtype == again.dtype and array.tobytes() == again.tobytes()
@@ -227,7 +227,7 @@ def test_the_reference_accepts_every_case_and_most_can_be_judged(drawn: list[Dra
 )
 def test_the_error_of_a_right_answer_is_allowed(line: str, quantity: str, measured: float):
     """What PyTorch answered to cases of a campaign, in eps, where 15 were allowed."""
-    judged = judgeable(parsed(line))
+    judged = judgeable(parse_drawn(line))
     assert judged is not None and measured < judged.tolerances[quantity].eps
 
 
@@ -262,7 +262,7 @@ def test_a_planted_bug_is_found_shrunk_and_red_until_it_is_gone(
     assert repr(finding.drawn) == simplest
     assert finding.verdict.status == "fail" and finding.verdict.operator == operator
     monkeypatch.setenv("ATTENTION_PARITY_CACHE", str(tmp_path))
-    monkeypatch.setattr(regressions, "FOUND", (parsed(simplest),))
+    monkeypatch.setattr(regressions, "FOUND", (parse_drawn(simplest),))
     (case,) = regressions.found_cases(operator)
     assert run(cells_of([case], ["float64"]), [planted(bug)]).red
     assert not run(cells_of([case], ["float64"]), [planted("")]).red

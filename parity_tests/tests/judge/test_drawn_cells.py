@@ -10,7 +10,7 @@ import pytest
 
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.case import FULL
-from parity_tests.format.drawn import Drawn, parsed
+from parity_tests.format.drawn import Drawn, parse_drawn
 from parity_tests.judge.condition import judgeable
 from parity_tests.judge.drawn_cells import DRAWN, Abilities, may_match, release_cases, release_seed
 from parity_tests.tests.commands import invoke, squeezed
@@ -146,7 +146,7 @@ def test_drawn_cases_are_cells_of_their_operator(check: Check, tmp_path: Path):
     assert told["header"]["drawn"]["seed"] == 1 and len(lines) == 2 * DRAWN
     assert {*lines} < {cell["case"] for cell in told["cells"]}
     for name, line in lines.items():
-        assert parsed(line).name == name.partition("-")[2]
+        assert parse_drawn(line).name == name.partition("-")[2]
 
 
 def test_a_target_that_knows_the_listed_cases_by_heart_is_red(check: Check, tmp_path: Path):
@@ -155,7 +155,8 @@ def test_a_target_that_knows_the_listed_cases_by_heart_is_red(check: Check, tmp_
     cells = json.loads((tmp_path / "out.json").read_text())["cells"]
     red = {cell["case"] for cell in cells if cell["status"] == "fail"}
     lines = drawn_names(tmp_path / "out.json")
-    answered = {name for name, line in lines.items() if all(parsed(line).sizes.values())}  # not so of an empty array
+    # An empty array is not answered.
+    answered = {name for name, line in lines.items() if all(parse_drawn(line).sizes.values())}
     twice = {case.id for case in all_cases() if case.twice}  # whose second call it does not know either
     assert answered and answered <= red <= {*lines} | twice
 

@@ -9,7 +9,7 @@ import pytest
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.call import JUDGED_STEPS, output_names
 from parity_tests.format.case import Case, is_floating
-from parity_tests.format.expected import expected
+from parity_tests.format.expected import expected_values
 from parity_tests.format.selection import Selection
 from parity_tests.judge import tolerances
 from parity_tests.judge.tolerances import Calibration, Tolerance, entry_tolerance_of, tolerance_of
@@ -30,9 +30,9 @@ def quantities(case: Case, dtype: str) -> set[str]:
 
 def test_every_tolerance_decides_somewhere_and_has_a_reason():
     (short,) = all_cases(trained=True).select("training-short")
-    assert quantities(short, "float64") == set(expected(short, "float64"))
+    assert quantities(short, "float64") == set(expected_values(short, "float64"))
     for case, dtype in Selection(core=True).cells(all_cases()):
-        assert quantities(case, dtype) == set(expected(case, dtype)), case.id
+        assert quantities(case, dtype) == set(expected_values(case, dtype)), case.id
     deciding = {
         tolerance_of(case.operator, case.id, dtype, quantity)
         for case in all_cases(trained=True)

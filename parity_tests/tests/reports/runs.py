@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.case import is_floating
-from parity_tests.format.expected import expected
+from parity_tests.format.expected import expected_values
 from parity_tests.format.selection import Cell, Selection
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import Run, conclude
@@ -39,7 +39,7 @@ def recording(name: str) -> Recording:
     """The reference's answers, rounded."""
     made = Recording(name, "cpu", about=ABOUT, inputs=digests(cells()), selection=SELECTION)
     for cell in cells():
-        arrays = expected(*cell)
+        arrays = expected_values(*cell)
         made.answers[cell.key] = Answer(seconds=0.25)
         made.cells[cell.key] = {
             quantity: array.astype(cell.dtype) if is_floating(array) else array for quantity, array in arrays.items()

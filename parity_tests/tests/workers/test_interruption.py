@@ -113,7 +113,7 @@ def test_workers_end_with_a_judge_that_is_killed(start, running, fault: str, cou
 
 
 def test_the_reference_is_not_computed_for_a_run_that_shall_stop(fake_job, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delattr("parity_tests.format.expected.expected")
+    monkeypatch.delattr("parity_tests.format.expected.expected_values")
     recorder = partial(record, stopped=lambda: True)
     cells = cells_of(all_cases().select("dot_score-*"), ["float64"])
     outcome = run(cells, [fake_job()], recorder=recorder, stopped=lambda: True)
