@@ -1,21 +1,21 @@
 """Write the core: few cells that kill every mutant, the known ones and the derived ones: `python -m tools.core`.
 
-`attention-parity run` computes these unless all are requested. They are chosen greedily, each the one that kills most
-mutants of those left, and kept in `parity_tests/cases/core.txt`. Mutants that show in trainings alone are left to the
-trainings.
+`attention-parity run` computes these unless all are requested. They are kept in `parity_tests/cases/core.txt`: those of
+today, where they are needed, and others that are chosen greedily, each the one that kills most mutants of those left.
+Mutants that show in trainings alone are left to the trainings.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from parity_tests.cases.suite import CORE, all_cases
 from parity_tests.format.case import DTYPES, FULL
 from parity_tests.format.selection import Cell, cells_of
-from parity_tests.mutants.derived import Derived, derived, killers
+from parity_tests.mutants.derived import Derived, derived_mutants, killers
 from parity_tests.mutants.families import MUTANTS
-from parity_tests.mutants.mutant import attempt, judged
+from parity_tests.mutants.outcome import attempt, outcome_of
 
 
 def killers_among(
@@ -32,14 +32,15 @@ def killers_among(
 
 
 def smallest_cover(
-    mutants: Collection[frozenset[str]], sizes: Mapping[str, int], before: Mapping[str, str]
+    mutants: Collection[frozenset[str]], sizes: Mapping[str, int], before: Mapping[str, str], present: Iterable[str]
 ) -> set[str]:
-    """Cells that kill each mutant: first those that kill most, and of these the smallest; none could be left out.
+    """Cells that kill each mutant: the present ones, then those that kill most, and of these the smallest.
 
-    before names the cell that another one repeats, by the name of the latter; both then have to be there.
+    None could be left out. before names the cell that another one repeats, by the name of the latter; both then have to
+    be there.
     """
-    kept: list[str] = []
-    left = list(filter(None, mutants))
+    kept = [name for name in present if name in sizes]
+    left = [killers for killers in mutants if killers and not killers.intersection(kept)]
     while left:
         count = Counter(name for killers in left for name in killers)
         kept.append(max(count, key=lambda name: (count[name], -sizes[name], name)))
@@ -57,8 +58,9 @@ def core() -> list[str]:
     cells = cells_of(all_cases(), DTYPES)
     sizes = {Cell(case, dtype).key: sum(array.size for array in case.inputs.values()) for case, dtype in cells}
     before = {Cell(case, dtype).key: f"{case.again}/{dtype}" for case, dtype in cells if case.again}
-    known = {mutant.name: judged(mutant, *attempt(mutant)).red for mutant in MUTANTS}
-    kept = smallest_cover(killers_among(cells, known, killers(cells, derived())).values(), sizes, before)
+    known = {mutant.name: outcome_of(mutant, *attempt(mutant)).red for mutant in MUTANTS}
+    mutants = killers_among(cells, known, killers(cells, derived_mutants())).values()
+    kept = smallest_cover(mutants, sizes, before, all_cases().core)
     return [cell.key for cell in cells if cell.key in kept]
 
 

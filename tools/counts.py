@@ -19,7 +19,7 @@ from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge.compare import CELL_CHECKS, CHECKS
 from parity_tests.judge.drawn_cells import DRAWN
 from parity_tests.judge.run import BATCH, batches_of
-from parity_tests.mutants.derived import derived
+from parity_tests.mutants.derived import derived_mutants
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.reports import table
 from tools import design
@@ -93,7 +93,7 @@ def combinations() -> int:
 
 STATEMENTS = (
     Statement(RELIABILITY, "| {} mutants | `attention-parity mutate --sentences` |", lambda: (len(MUTANTS),)),
-    Statement(RELIABILITY, "| {} mutants, derived from the specification", lambda: (len([*derived()]),)),
+    Statement(RELIABILITY, "| {} mutants, derived from the specification", lambda: (len([*derived_mutants()]),)),
     Statement(RELIABILITY, "| {} mutants, each with the issue", lambda: (sum(bool(one.source) for one in MUTANTS),)),
     Statement(
         RELIABILITY,

@@ -33,7 +33,7 @@ class Batch(NamedTuple):
         """The arguments of a translator's call."""
         return {"source": self.source, "inputs": self.inputs, "valid_lens": self.source_lens, **self.masks}
 
-    def mapped(self, function: Callable[[Any], Any]) -> Batch:
+    def map_arrays(self, function: Callable[[Any], Any]) -> Batch:
         """The batch with a function of each of its arrays in their places."""
         pairs = {name: array for name, array in self._asdict().items() if array is not None and name != "masks"}
         masks = {name: function(mask) for name, mask in self.masks.items()}

@@ -44,7 +44,7 @@ def check(operator: Operator, sizes: Sizes | None = None, /, **arguments: Any) -
     """
     if "memory" in arguments:
         arguments = {name: _floats_promoted(array) for name, array in arguments.items()}
-    if not any(_perturbed(array) for array in arguments.values()):
+    if not any(_is_perturbed(array) for array in arguments.values()):
         errors.check(operator, sizes, **arguments)
 
 
@@ -75,6 +75,6 @@ def _floats_promoted(array: Any) -> Any:
     return promote(array) if floating else array
 
 
-def _perturbed(array: Any) -> bool:
+def _is_perturbed(array: Any) -> bool:
     fields = array if isinstance(array, tuple) else (array,)
     return any(np.iscomplexobj(field) for field in fields if field is not None)

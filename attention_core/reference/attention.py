@@ -17,8 +17,8 @@ from attention_core.operators.attention import (
     LOCATION_ATTENTION,
 )
 from attention_core.reference.arrays import Specified, inner, linear, promote
-from attention_core.reference.masking import biased, open_keys
-from attention_core.reference.memory import Memory, extended, zero_masked
+from attention_core.reference.masking import add_bias, open_keys
+from attention_core.reference.memory import Memory, extend_memory, zero_masked
 from attention_core.reference.pooling import for_each_head, pool
 from attention_core.reference.scoring import (
     additive_score,
@@ -106,7 +106,7 @@ class Attention(Specified):
             "extend", memory=memory, keys=keys, values=values, valid_lens=valid_lens, mask=mask, position=position
         )
         first = np.array(memory.keys.shape[-2]) if position is None else position
-        return extended(memory, self._prepare(keys, values, valid_lens, mask, first), position)
+        return extend_memory(memory, self._prepare(keys, values, valid_lens, mask, first), position)
 
     def attend(
         self,
@@ -128,7 +128,7 @@ class Attention(Specified):
         )
         queries = self._to_batch_first(promote(queries))
         keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
-        scores = biased(self._score(queries, keys), bias)
+        scores = add_bias(self._score(queries, keys), bias)
         context, weights = pool(scores, values, open_keys(scores, None, memory.mask), dropout_mask)
         return self._to_batch_first(context), weights if need_weights else None
 

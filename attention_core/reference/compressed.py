@@ -49,12 +49,12 @@ class ShortenedAttention(Specified):
             dropout_mask=dropout_mask,
         )
         mask = np.ones((1,) * min(keys.ndim, 4), bool) if mask is None else mask
-        memory = self._shortened(*zero_masked(promote(keys), promote(values), valid_lens, mask))
+        memory = self._shorten(*zero_masked(promote(keys), promote(values), valid_lens, mask))
         scores = scaled_dot_score(promote(queries), memory.keys, scale=self.sizes["scale"])
         context, weights = pool(scores, memory.values, open_keys(scores, None, memory.mask), dropout_mask)
         return context, weights if need_weights else None
 
-    def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
+    def _shorten(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
         """Shorten keys and values whose hidden ones are 0, and their mask, which is the same for all queries."""
         raise NotImplementedError
 
@@ -75,7 +75,7 @@ class LowRankAttention(ShortenedAttention):
     def __init__(self, num_positions: int, rank: int, *, scale: float | None = None, dropout: float = 0.0) -> None:
         super().__init__(locals())
 
-    def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
+    def _shorten(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
         """Return E keys and F values, all of them open where any key is."""
         E, F = (align(self.parameters[name][..., : keys.shape[-2]], 2, keys.ndim) for name in "EF")
         opened = np.any(mask, axis=-1, keepdims=True)
@@ -177,14 +177,14 @@ class CompressedAttention(ShortenedAttention):
     ) -> None:
         super().__init__(locals())
 
-    def _shortened(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
+    def _shorten(self, keys: np.ndarray, values: np.ndarray, mask: np.ndarray | Any) -> Memory:
         """Return a key and a value for each block, open where any of its keys is."""
         steps = keys, values, mask[..., 0, :, None]
         keys, values, opened = (joined_blocks(array, self.sizes["stride"]) for array in steps)
         opened = np.any(opened, axis=-1, keepdims=True)[..., None, :, 0]
-        return Memory(self._compressed("k", keys), self._compressed("v", values), opened)
+        return Memory(self._compress("k", keys), self._compress("v", values), opened)
 
-    def _compressed(self, which: str, blocks: np.ndarray) -> np.ndarray:
+    def _compress(self, which: str, blocks: np.ndarray) -> np.ndarray:
         """W x + b, by the convolution of that letter."""
         return linear(blocks, self.parameters[f"W_{which}"], self.parameters.get(f"b_{which}"))
 

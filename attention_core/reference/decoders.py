@@ -212,14 +212,14 @@ class Decoder(Specified):
         memory = self.prepare(encoder_outputs, valid_lens, mask)
         return beam_search(
             self.step,
-            self._reordered,
+            self._reorder,
             self.start(memory, state),
             memory,
             vocab_size=self.sizes["vocab_size"],
             **options,
         )
 
-    def _reordered(self, state: Any, rows: np.ndarray) -> Any:
+    def _reorder(self, state: Any, rows: np.ndarray) -> Any:
         """Select rows of the batch from the state, in this order."""
         return state[..., rows, :]
 
@@ -274,10 +274,10 @@ class BahdanauDecoder(Decoder):
         assert self.attention is not None
         previous = promote(state)[..., -1, :, : self.sizes["hidden_size"]]
         context, weights = self.attention.attend(previous[..., None, :], memory, dropout_mask=attention_dropout_mask)
-        inputs = context[..., 0, :] if self.sizes["reads"] == "context" else joined(context[..., 0, :], embedded)
+        inputs = context[..., 0, :] if self.sizes["reads"] == "context" else concatenate(context[..., 0, :], embedded)
         features, state = self.rnn.step(inputs, promote(state), dropout_mask=dropout_mask)
         if self.sizes["readout"] == "maxout":
-            read = joined(previous, embedded, context[..., 0, :])
+            read = concatenate(previous, embedded, context[..., 0, :])
             pairs = linear(read, self.parameters["readout.W"], self.parameters["readout.b"])
             first, second = pairs[..., 0::2], pairs[..., 1::2]
             features = np.where(first.real >= second.real, first, second)
@@ -338,7 +338,7 @@ class LuongDecoder(Decoder):
     ) -> tuple[np.ndarray, LuongState, np.ndarray]:
         """One step without the last projection: (features of the logits, state, weights)."""
         assert self.attention is not None
-        inputs = embedded if self.sizes["input_feeding"] == "none" else joined(embedded, promote(state.fed))
+        inputs = embedded if self.sizes["input_feeding"] == "none" else concatenate(embedded, promote(state.fed))
         output, rnn = self.rnn.step(inputs, promote(state.rnn), dropout_mask=dropout_mask)
         at: dict[str, Any] = {}
         if self.sizes["alignment"] == "monotonic":
@@ -348,11 +348,11 @@ class LuongDecoder(Decoder):
         context, weights = self.attention.attend(
             output[..., None, :], memory, **at, dropout_mask=attention_dropout_mask
         )
-        attentional = np.tanh(linear(joined(context[..., 0, :], output), self.parameters["W_c"]))
+        attentional = np.tanh(linear(concatenate(context[..., 0, :], output), self.parameters["W_c"]))
         fed = context[..., 0, :] if self.sizes["input_feeding"] == "context" else attentional
         return attentional, LuongState(rnn, fed, state.position + np.int32(1)), weights[..., 0, :]
 
-    def _reordered(self, state: LuongState, rows: np.ndarray) -> LuongState:
+    def _reorder(self, state: LuongState, rows: np.ndarray) -> LuongState:
         """Select rows of the batch from the state, in this order."""
         return LuongState(state.rnn[..., rows, :], state.fed[..., rows, :], state.position[rows])
 
@@ -398,11 +398,13 @@ class FixedContextDecoder(Decoder):
         ends = (np.arange(1, keys + 1) * allowed).max(axis=-1, keepdims=True, initial=0)
         weights = np.zeros((*lead, batch, 1, keys)) + np.where(np.arange(1, keys + 1) == ends, 1.0, 0.0)
         context = average(weights, memory.values, weights > 0.0, attention_dropout_mask)
-        output, state = self.rnn.step(joined(context[..., 0, :], embedded), promote(state), dropout_mask=dropout_mask)
+        output, state = self.rnn.step(
+            concatenate(context[..., 0, :], embedded), promote(state), dropout_mask=dropout_mask
+        )
         return output, state, weights[..., 0, :]
 
 
-def joined(*arrays: np.ndarray) -> np.ndarray:
+def concatenate(*arrays: np.ndarray) -> np.ndarray:
     """Concatenate the features."""
     lead = np.broadcast_shapes(*(array.shape[:-1] for array in arrays))
     return np.concatenate([np.broadcast_to(array, (*lead, array.shape[-1])) for array in arrays], axis=-1)

@@ -46,21 +46,21 @@ class FeedForward(Specified):
         (gelu_tanh), x/(1 + exp(-x)) (silu)
         """
         self._check("call", inputs=inputs, dropout_mask=dropout_mask)
-        hidden = self._hidden(promote(inputs))
+        hidden = self._hidden_features(promote(inputs))
         if dropout_mask is not None:
             hidden = hidden * promote(dropout_mask)
-        return self._projected("2", hidden)
+        return self._linear("2", hidden)
 
-    def _hidden(self, inputs: np.ndarray) -> np.ndarray:
+    def _hidden_features(self, inputs: np.ndarray) -> np.ndarray:
         """The hidden features."""
-        hidden = self._activated(self._projected("1", inputs))
-        return hidden * self._projected("3", inputs) if self.sizes["gated"] else hidden
+        hidden = self._activate(self._linear("1", inputs))
+        return hidden * self._linear("3", inputs) if self.sizes["gated"] else hidden
 
-    def _activated(self, x: np.ndarray) -> np.ndarray:
+    def _activate(self, x: np.ndarray) -> np.ndarray:
         """f(x)."""
         return ACTIVATIONS[self.sizes["activation"]](x)
 
-    def _projected(self, which: str, inputs: np.ndarray) -> np.ndarray:
+    def _linear(self, which: str, inputs: np.ndarray) -> np.ndarray:
         """W x + b, by the projection of that number."""
         return linear(inputs, self.parameters[f"W_{which}"], self.parameters.get(f"b_{which}"))
 

@@ -87,7 +87,7 @@ class VisionTransformer(Stack):
             embedding_dropout_mask=embedding_dropout_mask,
             **masks,
         )
-        x, weights = self._embedded(patches(promote(images), patch_size=self.sizes["patch_size"])), []
+        x, weights = self._embed(patches(promote(images), patch_size=self.sizes["patch_size"])), []
         x = x if embedding_dropout_mask is None else x * promote(embedding_dropout_mask)
         for number in range(self.sizes["num_layers"]):
             factors = {
@@ -97,7 +97,7 @@ class VisionTransformer(Stack):
             weights.append(of_heads)
         return self._logits(self.inside("norm")(x)), np.stack(weights, axis=-5) if need_weights else None
 
-    def _embedded(self, flat: np.ndarray) -> np.ndarray:
+    def _embed(self, flat: np.ndarray) -> np.ndarray:
         """The class token and the projected patches, with their positions."""
         projected = linear(flat, self.parameters["W_p"], self.parameters["b_p"])
         token = align(self.parameters["class_token"], 1, projected.ndim)

@@ -235,7 +235,7 @@ def open_keys(scores: np.ndarray, valid_lens: np.ndarray | None, mask: np.ndarra
     return seen & allowed
 
 
-def biased(scores: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+def add_bias(scores: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
     """Add a bias, if any, to the scores; one of -inf hides a key, whatever its score."""
     if bias is None:
         return scores

@@ -38,10 +38,10 @@ def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: np.ndarray | N
     return Memory(np.where(seen, keys, 0.0), np.where(seen, values, 0.0), allowed)
 
 
-def extended(memory: Memory, steps: Memory, position: np.ndarray | None) -> Memory:
+def extend_memory(memory: Memory, steps: Memory, position: np.ndarray | None) -> Memory:
     """Append prepared steps to the memory, or with position replace the keys from there."""
     num_keys, num_steps = memory.keys.shape[-2], steps.keys.shape[-2]
-    keys, values = joined(memory.keys, steps.keys, -2), joined(memory.values, steps.values, -2)
+    keys, values = concatenate(memory.keys, steps.keys, -2), concatenate(memory.values, steps.values, -2)
     mask = joined_masks(memory, steps)
     if position is None:
         return Memory(keys, values, mask)
@@ -49,8 +49,8 @@ def extended(memory: Memory, steps: Memory, position: np.ndarray | None) -> Memo
     order = np.where((step >= 0) & (step < num_steps), num_keys + step, np.arange(num_keys))
     rank = values.ndim if mask is None else mask.ndim
     order = order.reshape(len(order), *[1] * (rank - 3), num_keys)
-    keys, values = (picked(array, order[..., None], -2) for array in (keys, values))
-    return Memory(keys, values, None if mask is None else picked(mask, order[..., None, :], -1))
+    keys, values = (take_along(array, order[..., None], -2) for array in (keys, values))
+    return Memory(keys, values, None if mask is None else take_along(mask, order[..., None, :], -1))
 
 
 def joined_masks(memory: Memory, steps: Memory) -> np.ndarray | None:
@@ -62,16 +62,16 @@ def joined_masks(memory: Memory, steps: Memory) -> np.ndarray | None:
         np.ones((*[1] * (masks[0].ndim - 1), part.keys.shape[-2]), bool) if part.mask is None else part.mask
         for part in (memory, steps)
     )
-    return joined(np.any(past, axis=-2, keepdims=True), new, -1)
+    return concatenate(np.any(past, axis=-2, keepdims=True), new, -1)
 
 
-def joined(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
+def concatenate(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
     """The two arrays along an axis, -1 or -2, with the axes in front of it broadcast."""
     leading = np.broadcast_shapes(first.shape[:axis], second.shape[:axis])
     parts = (np.broadcast_to(array, (*leading, *array.shape[axis:])) for array in (first, second))
     return np.concatenate([*parts], axis=axis)
 
 
-def picked(array: np.ndarray, order: np.ndarray, axis: int) -> np.ndarray:
+def take_along(array: np.ndarray, order: np.ndarray, axis: int) -> np.ndarray:
     """Return the entries of an array along an axis, in this order."""
     return np.take_along_axis(array, order.reshape(*[1] * (array.ndim - order.ndim), *order.shape), axis)

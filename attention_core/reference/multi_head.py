@@ -17,7 +17,7 @@ from attention_core.operators.multi_head import (
 )
 from attention_core.reference.arrays import check, linear, promote
 from attention_core.reference.attention import ScoredAttention
-from attention_core.reference.masking import attention_mask, biased
+from attention_core.reference.masking import add_bias, attention_mask
 from attention_core.reference.memory import Memory
 from attention_core.reference.pooling import for_each_head, pool
 from attention_core.reference.positions import RotaryPositions
@@ -110,9 +110,9 @@ class MultiHeadAttention(ScoredAttention):
             head_mask=head_mask,
             dropout_mask=dropout_mask,
         )
-        queries = self._rotated(self._split(self._projected("q", self._to_batch_first(promote(queries)))), offset)
+        queries = self._rotate(self._split(self._linear("q", self._to_batch_first(promote(queries)))), offset)
         keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
-        scores = biased(self._score(queries, keys), bias)
+        scores = add_bias(self._score(queries, keys), bias)
         allowed = scores.real != -np.inf
         if memory.mask is not None:
             allowed = allowed & memory.mask
@@ -122,7 +122,7 @@ class MultiHeadAttention(ScoredAttention):
             if factors.ndim < context.ndim - 2:  # one factor for all sequences
                 factors = factors[..., None, :]
             context = context * factors[..., None, None]
-        projected = self._to_batch_first(self._projected("o", joined_heads(context)))
+        projected = self._to_batch_first(self._linear("o", joined_heads(context)))
         if not need_weights:
             return projected, None
         return projected, weights if per_head else weights.mean(axis=-3)
@@ -205,14 +205,14 @@ class MultiHeadAttention(ScoredAttention):
                 allowed = allowed[:, None]
             seen = np.expand_dims(allowed.any(axis=(-2, -3)), -1)
             keys, values = np.where(seen, keys, 0.0), np.where(seen, values, 0.0)
-        keys, values = self._split(self._projected("k", keys)), self._split(self._projected("v", values))
-        return Memory(self._project(self._rotated(keys, position)), values, allowed)
+        keys, values = self._split(self._linear("k", keys)), self._split(self._linear("v", values))
+        return Memory(self._project(self._rotate(keys, position)), values, allowed)
 
-    def _rotated(self, heads: np.ndarray, position: np.ndarray | None) -> np.ndarray:
+    def _rotate(self, heads: np.ndarray, position: np.ndarray | None) -> np.ndarray:
         """Rotate the queries or keys of each head, if the layer has rotary positions, from that position on."""
-        return heads if self.rotary is None else self.rotary.rotated(heads, position)
+        return heads if self.rotary is None else self.rotary.rotate(heads, position)
 
-    def _projected(self, which: str, inputs: np.ndarray) -> np.ndarray:
+    def _linear(self, which: str, inputs: np.ndarray) -> np.ndarray:
         """W x + b, by the projection of that letter."""
         return linear(inputs, self.parameters[f"W_{which}"], self.parameters.get(f"b_{which}"))
 

@@ -21,7 +21,7 @@ class Norm(Specified):
         super().__init__(arguments)
         self.parameters["g"] = np.ones_like(self.parameters["g"])
 
-    def _scaled(self, inputs: np.ndarray) -> np.ndarray:
+    def _scale(self, inputs: np.ndarray) -> np.ndarray:
         """Compute g inputs/√(mean of inputs² + epsilon)."""
         square = np.mean(inputs * inputs, axis=-1, keepdims=True)
         return align(self.parameters["g"], 1, inputs.ndim) * inputs / np.sqrt(square + self.sizes["epsilon"])
@@ -49,7 +49,7 @@ class LayerNorm(Norm):
         """
         self._check("call", inputs=inputs)
         inputs = promote(inputs)
-        scaled = self._scaled(inputs - np.mean(inputs, axis=-1, keepdims=True))
+        scaled = self._scale(inputs - np.mean(inputs, axis=-1, keepdims=True))
         return scaled + align(self.parameters["b"], 1, scaled.ndim) if self.sizes["bias"] else scaled
 
 
@@ -72,4 +72,4 @@ class RMSNorm(Norm):
         outputs = g inputs/√(mean of inputs² + epsilon)
         """
         self._check("call", inputs=inputs)
-        return self._scaled(promote(inputs))
+        return self._scale(promote(inputs))

@@ -109,9 +109,9 @@ class RotaryPositions(Specified):
         concatenated: features i and i + features/2 in place of 2i and 2i + 1
         """
         self._check("call", inputs=inputs, offset=offset)
-        return self.rotated(promote(inputs), offset)
+        return self.rotate(promote(inputs), offset)
 
-    def rotated(self, inputs: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
+    def rotate(self, inputs: np.ndarray, offset: np.ndarray | None) -> np.ndarray:
         """The inputs, (batch, [heads], steps, features), rotated from position offset on."""
         high, low = rates(self.sizes["features"], self.sizes["base"])
         sine, cosine = sine_and_cosine(query_positions(inputs.shape[-2], offset).astype(np.float64), high, low)
@@ -157,7 +157,7 @@ def alibi_bias(
     given = {"num_heads": num_heads, "num_queries": num_queries, "num_keys": num_keys, "dtype": dtype}
     check(ALIBI_BIAS, **given, offset=offset)
     distance = -np.abs(distances(num_queries, num_keys, offset))
-    return rounded(np.reshape(slopes(num_heads), (-1, 1, 1)) * distance[:, None], dtype)
+    return round_to(np.reshape(slopes(num_heads), (-1, 1, 1)) * distance[:, None], dtype)
 
 
 def relative_buckets(
@@ -223,7 +223,7 @@ def buckets_of(distance: np.ndarray, num_buckets: int, bidirectional: bool, max_
     return (buckets + after * (distance > 0)).astype(np.int32)
 
 
-def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
+def round_to(array: np.ndarray, dtype: str) -> np.ndarray:
     """The nearest numbers of a floating type to normal ones."""
     bits, _ = BINARY[dtype]
     fraction, power = np.frexp(array)

@@ -9,7 +9,7 @@ import numpy as np
 from attention_core.operators.segments import SEGMENT_ATTENTION
 from attention_core.reference.arrays import Specified, align, linear, promote
 from attention_core.reference.masking import distances
-from attention_core.reference.memory import joined, picked
+from attention_core.reference.memory import concatenate, take_along
 from attention_core.reference.multi_head import joined_heads, split_heads
 from attention_core.reference.pooling import pool
 from attention_core.reference.positions import SinusoidalPositions
@@ -80,7 +80,7 @@ class SegmentAttention(Specified):
             dropout_mask=dropout_mask,
         )
         inputs = promote(inputs)
-        steps = inputs if previous is None else joined(promote(previous), inputs, -2)
+        steps = inputs if previous is None else concatenate(promote(previous), inputs, -2)
         num_queries, num_keys = inputs.shape[-2], steps.shape[-2]
         distance = num_keys - num_queries - distances(num_queries, num_keys, None)[0]
         allowed = (distance >= 0)[None, None]
@@ -90,14 +90,14 @@ class SegmentAttention(Specified):
         queries, keys, values = (self._heads(which, of) for which, of in (("q", inputs), ("k", steps), ("v", steps)))
         scores = (self._by_content(queries, keys) + self._by_distance(queries, distance)) / np.sqrt(queries.shape[-1])
         heads, weights = pool(scores, values, allowed & (scores.real != -np.inf), dropout_mask)
-        context = self._projected("o", joined_heads(heads))
+        context = self._linear("o", joined_heads(heads))
         if not need_weights:
             return context, None
         return context, weights if per_head else weights.mean(axis=-3)
 
     def _by_content(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Inner products of the queries with the keys."""
-        return (queries + self._added("u", queries)) @ keys.swapaxes(-1, -2)
+        return (queries + self._added_vector("u", queries)) @ keys.swapaxes(-1, -2)
 
     def _by_distance(self, queries: np.ndarray, distance: np.ndarray) -> np.ndarray:
         """Inner products of the queries with the distances of the keys up to the query's own."""
@@ -105,16 +105,16 @@ class SegmentAttention(Specified):
         encoded = self.positions(np.zeros((1, num_keys, self.sizes["query_size"])))
         encoded = linear(encoded.reshape((1,) * (rank - 2) + encoded.shape[1:]), self.parameters["W_r"])
         at_distance = split_heads(encoded, self.sizes["head_size"]).swapaxes(-1, -2)
-        return picked((queries + self._added("v", queries)) @ at_distance, np.maximum(distance, 0), -1)
+        return take_along((queries + self._added_vector("v", queries)) @ at_distance, np.maximum(distance, 0), -1)
 
-    def _added(self, which: str, queries: np.ndarray) -> np.ndarray:
+    def _added_vector(self, which: str, queries: np.ndarray) -> np.ndarray:
         """What every query of a head adds, u or v."""
         return align(self.parameters[which][..., None, :], 3, queries.ndim)
 
     def _heads(self, which: str, inputs: np.ndarray) -> np.ndarray:
         """The projection of that letter, split into heads."""
-        return split_heads(self._projected(which, inputs), self.sizes["head_size"])
+        return split_heads(self._linear(which, inputs), self.sizes["head_size"])
 
-    def _projected(self, which: str, inputs: np.ndarray) -> np.ndarray:
+    def _linear(self, which: str, inputs: np.ndarray) -> np.ndarray:
         """W x + b, by the projection of that letter."""
         return linear(inputs, self.parameters[f"W_{which}"], self.parameters.get(f"b_{which}"))

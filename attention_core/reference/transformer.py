@@ -121,18 +121,18 @@ class TransformerEncoder(Stack):
             **masks,
         )
         known_tokens("TransformerEncoder", tokens, self.sizes["vocab_size"])
-        x = embedded(self, tokens, embedding_dropout_mask)
-        bias, weights = biased(self, bias, x, x.shape[-2]), []
+        x = embed_tokens(self, tokens, embedding_dropout_mask)
+        bias, weights = position_bias(self, bias, x, x.shape[-2]), []
         for number in range(self.sizes["num_layers"]):
             factors = {
                 name: None if array is None else of_layer(array, number, AXES[name]) for name, array in masks.items()
             }
             x, of_heads = self.inside(f"layers.{number}")(x, valid_lens, mask, bias=optional(bias), **factors)
             weights.append(of_heads)
-        x = without_padding(self._normalized(x), valid_lens)
+        x = without_padding(self._normalize(x), valid_lens)
         return x, np.stack(weights, axis=-5) if need_weights else None
 
-    def _normalized(self, x: np.ndarray) -> np.ndarray:
+    def _normalize(self, x: np.ndarray) -> np.ndarray:
         """The last norm, with norm='pre'."""
         return self.inside("norm")(x) if "norm" in self.parts else x
 
@@ -218,7 +218,7 @@ class TransformerDecoder(Stack):
         embedded = embed("TransformerDecoder", tokens, self.parameters["embedding"])
         x = (self.sizes["features"] ** 0.5 * embedded)[..., None, :] + self._positions(state)[..., None, :]
         mask = None if memory.mask is None else memory.mask[:, None]
-        bias, kept = biased(self, None, x, state.keys.shape[-2], state.position), []
+        bias, kept = position_bias(self, None, x, state.keys.shape[-2], state.position), []
         for number, layer in enumerate(self._layers()):
             past = Memory(state.keys[..., number, :, :, :], state.values[..., number, :, :, :], None)
             prepared = Memory(memory.keys[..., number, :, :, :], memory.values[..., number, :, :, :], mask)
@@ -269,8 +269,8 @@ class TransformerDecoder(Stack):
             **masks,
         )
         known_tokens("TransformerDecoder", tokens, self.sizes["vocab_size"])
-        x, encoded = embedded(self, tokens, embedding_dropout_mask), promote(encoder_outputs)
-        bias, weights = biased(self, bias, x, x.shape[-2]), []
+        x, encoded = embed_tokens(self, tokens, embedding_dropout_mask), promote(encoder_outputs)
+        bias, weights = position_bias(self, bias, x, x.shape[-2]), []
         for number, layer in enumerate(self._layers()):
             factors = {
                 name: None if array is None else of_layer(array, number, AXES[name]) for name, array in masks.items()
@@ -359,7 +359,7 @@ def of_layer(array: np.ndarray, number: int, axes: int) -> np.ndarray:
     return promote(array).take(number, axis=-axes - 1)
 
 
-def embedded(layer: Container, tokens: np.ndarray, dropout_mask: np.ndarray | None) -> np.ndarray:
+def embed_tokens(layer: Container, tokens: np.ndarray, dropout_mask: np.ndarray | None) -> np.ndarray:
     """√features embedding[tokens], with the positions added."""
     x = layer.sizes["features"] ** 0.5 * embed(layer.specification.name, tokens, layer.parameters["embedding"])
     x = layer.inside("positions")(x) if "positions" in layer.parts else x
@@ -367,7 +367,7 @@ def embedded(layer: Container, tokens: np.ndarray, dropout_mask: np.ndarray | No
         return x if dropout_mask is None else x * promote(dropout_mask)
 
 
-def biased(
+def position_bias(
     stack: Stack, bias: np.ndarray | None, x: np.ndarray, num_keys: int, offset: np.ndarray | None = None
 ) -> np.ndarray | None:
     """The bias of the scores of self-attention, with that of positions='relative' and 'alibi'."""

@@ -52,7 +52,9 @@ class Container(Specified):
 class TransformerLayer(Container):
     """Base class of the layers: sublayers with residuals and normalization."""
 
-    def _added(self, number: int, x: np.ndarray, sublayer: Sublayer, dropout_mask: np.ndarray | None) -> np.ndarray:
+    def _add_sublayer(
+        self, number: int, x: np.ndarray, sublayer: Sublayer, dropout_mask: np.ndarray | None
+    ) -> np.ndarray:
         """norm(x + f(x)), or x + f(norm(x)); number counts the sublayers from 1."""
         norm, pre = self.inside(f"norm_{number}"), self.sizes["norm"] == "pre"
         added = sublayer(norm(x) if pre else x)
@@ -60,7 +62,7 @@ class TransformerLayer(Container):
             added = added * promote(dropout_mask)[..., number - 1, :, :, :]
         return x + added if pre else norm(x + added)
 
-    def _attended(
+    def _attend(
         self, which: str, queries: np.ndarray, keys: np.ndarray, *masks: np.ndarray | None, **factors: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The context and weights of one of the attentions, with every head."""
@@ -133,16 +135,16 @@ class TransformerEncoderLayer(TransformerLayer):
             mask = causal if mask is None else mask & causal
         weights: list[np.ndarray] = []
 
-        def attended(x: np.ndarray) -> np.ndarray:
-            context, of_heads = self._attended(
+        def self_attention(x: np.ndarray) -> np.ndarray:
+            context, of_heads = self._attend(
                 "self_attention", x, x, valid_lens, mask, bias=optional(bias), dropout_mask=optional(self_dropout_mask)
             )
             weights.append(of_heads)
             return context
 
-        x = self._added(1, without_padding(inputs, valid_lens), attended, dropout_mask)
+        x = self._add_sublayer(1, without_padding(inputs, valid_lens), self_attention, dropout_mask)
         transform = self.inside("feed_forward")
-        x = self._added(2, x, lambda x: transform(x, dropout_mask=optional(hidden_dropout_mask)), dropout_mask)
+        x = self._add_sublayer(2, x, lambda x: transform(x, dropout_mask=optional(hidden_dropout_mask)), dropout_mask)
         return without_padding(x, valid_lens), weights[0] if need_weights else None
 
 
@@ -215,21 +217,21 @@ class TransformerDecoderLayer(TransformerLayer):
         encoded, weights = promote(encoder_outputs), {}
         causal = causal_mask(inputs.shape[-2], inputs.shape[-2])
 
-        def attended(x: np.ndarray) -> np.ndarray:
+        def self_attention(x: np.ndarray) -> np.ndarray:
             factors = {"bias": optional(bias), "dropout_mask": optional(self_dropout_mask)}
-            context, weights["self"] = self._attended("self_attention", x, x, None, causal, **factors)
+            context, weights["self"] = self._attend("self_attention", x, x, None, causal, **factors)
             return context
 
-        def crossed(x: np.ndarray) -> np.ndarray:
-            context, weights["cross"] = self._attended(
+        def cross_attention(x: np.ndarray) -> np.ndarray:
+            context, weights["cross"] = self._attend(
                 "cross_attention", x, encoded, valid_lens, mask, dropout_mask=optional(attention_dropout_mask)
             )
             return context
 
         transform = self.inside("feed_forward")
-        x = self._added(1, promote(inputs), attended, dropout_mask)
-        x = self._added(2, x, crossed, dropout_mask)
-        x = self._added(3, x, lambda x: transform(x, dropout_mask=optional(hidden_dropout_mask)), dropout_mask)
+        x = self._add_sublayer(1, promote(inputs), self_attention, dropout_mask)
+        x = self._add_sublayer(2, x, cross_attention, dropout_mask)
+        x = self._add_sublayer(3, x, lambda x: transform(x, dropout_mask=optional(hidden_dropout_mask)), dropout_mask)
         return (x, weights["cross"], weights["self"]) if need_weights else (x, None, None)
 
     def _step(
@@ -240,7 +242,7 @@ class TransformerDecoderLayer(TransformerLayer):
         now, seen = (places == position[:, None])[:, None, :, None], (places <= position[:, None])[:, None, None, :]
         kept: dict[str, Any] = {}
 
-        def attended(x: np.ndarray) -> np.ndarray:
+        def self_attention(x: np.ndarray) -> np.ndarray:
             attention = self.inside("self_attention")
             new = attention._prepare(x, x, None, None, position)
             keys, values = np.where(now, new.keys, past.keys), np.where(now, new.values, past.values)
@@ -248,13 +250,13 @@ class TransformerDecoderLayer(TransformerLayer):
             offset = None if attention.rotary is None else position
             return attention.attend(x, kept["past"], bias=bias, offset=offset)[0]
 
-        def crossed(x: np.ndarray) -> np.ndarray:
+        def cross_attention(x: np.ndarray) -> np.ndarray:
             context, kept["weights"] = self.inside("cross_attention").attend(x, memory)
             return context
 
-        x = self._added(1, x, attended, None)
-        x = self._added(2, x, crossed, None)
-        return self._added(3, x, self.inside("feed_forward"), None), kept["past"], kept["weights"]
+        x = self._add_sublayer(1, x, self_attention, None)
+        x = self._add_sublayer(2, x, cross_attention, None)
+        return self._add_sublayer(3, x, self.inside("feed_forward"), None), kept["past"], kept["weights"]
 
 
 def without_padding(steps: np.ndarray, valid_lens: np.ndarray | None) -> np.ndarray:

@@ -16,10 +16,9 @@ from parity_tests.cli.terminal import console
 from parity_tests.format.case import DTYPES
 from parity_tests.format.selection import cells_of
 from parity_tests.judge.compare import CELL_CHECKS, CHECKS
-from parity_tests.mutants.derived import derived as derived_mutants
-from parity_tests.mutants.derived import killers
+from parity_tests.mutants.derived import derived_mutants, killers
 from parity_tests.mutants.families import MUTANTS
-from parity_tests.mutants.mutant import attempt, judged
+from parity_tests.mutants.outcome import attempt, outcome_of
 
 
 def _print_derived(pattern: str) -> int:
@@ -61,8 +60,8 @@ def _print_derived(pattern: str) -> int:
 def mutate(pattern: str, sentences: bool, derived: bool) -> None:
     """Test the parity tests themselves: run known-wrong implementations and report which check detects each.
 
-    The table has the number of comparisons that each check failed. A mutant is killed only if exactly the expected
-    comparisons fail; otherwise it survives. Exits with 0 only if no mutant survives.
+    The table has the number of comparisons that each check failed. A mutant is killed only if exactly the cases that it
+    touches fail; otherwise it survives. Exits with 0 only if no mutant survives.
 
     With --derived: run mutants that are wrong under one condition only, such as more than 64 keys, a transposed input
     or a second call, and print how many are killed with and without the cases of their dimension.
@@ -74,14 +73,14 @@ def mutate(pattern: str, sentences: bool, derived: bool) -> None:
     table = Table(*columns, box=None, collapse_padding=True, pad_edge=False, header_style="bold")
     chosen, survived = [one for one in MUTANTS if fnmatchcase(one.name, pattern)], []
     for mutant in chosen:
-        outcome = judged(mutant, *attempt(mutant))
+        outcome = outcome_of(mutant, *attempt(mutant))
         counts = [f"{outcome.killed_by[name]}" if name in outcome.killed_by else "[dim]·[/]" for name in checks]
-        table.add_row(mutant.name if outcome.as_stated else f"[bold red]{mutant.name}[/]", *counts)
-        if not outcome.as_stated:
+        table.add_row(mutant.name if outcome.as_demanded else f"[bold red]{mutant.name}[/]", *counts)
+        if not outcome.as_demanded:
             survived.append(outcome)
     console.print(table)
     for mutant in chosen if sentences else ():
-        console.print(f"[dim]{mutant.name}: {escape(mutant.described)}[/]", highlight=False)
+        console.print(f"[dim]{mutant.name}: {escape(mutant.description)}[/]", highlight=False)
     for outcome in survived:
         sentence = escape(outcome.mutant.sentence)
         console.print(f"[bold red]survived[/]  {outcome.mutant.name}: {sentence}", highlight=False)
@@ -92,6 +91,6 @@ def mutate(pattern: str, sentences: bool, derived: bool) -> None:
     console.print(
         f"[bold red]{len(survived)} of {count} mutants survive[/]"
         if survived
-        else f"[bold green]all {count} mutants are killed, each in exactly the comparisons that should fail[/]"
+        else f"[bold green]all {count} mutants are killed, each in exactly the cases that should fail[/]"
     )
     sys.exit(1 if survived or not count else 0)

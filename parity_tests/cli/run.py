@@ -32,7 +32,7 @@ from parity_tests.judge.divergences import load_divergences
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import CacheError, Recorder, Run, conclude
 from parity_tests.judge.run import run as run_parity
-from parity_tests.mutants.explain import explained
+from parity_tests.mutants.explain import explanations_of
 from parity_tests.reports.table import MOST_RED, report
 from parity_tests.translation.corpus import CorpusError, Pair, dates
 from parity_tests.vectors.answers import Vectors
@@ -155,7 +155,7 @@ def run(
     if scheduler is not None:
         outcome.command = f"attention-parity run --scheduler {shlex.quote(scheduler)}"
     if html_file is not None and not outcome.interrupted:
-        outcome.explanations = explained(outcome)
+        outcome.explanations = explanations_of(outcome)
     if selection.core:
         outcome.of = len(_cells_of(replace(selection, core=False), corpus, sentences))
     report(outcome, console, every)
@@ -309,7 +309,7 @@ def compare(
         except CacheError as error:
             raise Refused(str(error)) from error
         if folder is not None:
-            outcome.explanations = explained(outcome)
+            outcome.explanations = explanations_of(outcome)
     outcome.seconds["total"] = time.perf_counter() - start
     report(outcome, console)
     if json_file is not None:

@@ -8,77 +8,76 @@ import numpy as np
 
 from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import ANSWER, Wrong, mutant
-from parity_tests.mutants.shared import GATED, NOTHING
 
 
-@mutant("to_additive_mask-*", of=ANSWER, red="*:additive_mask")
+@mutant(ANSWER, cases="to_additive_mask-*")
 def additive_in_float32(case: Case, answer: Arrays) -> Arrays:
     """An additive mask is float32, whatever the dtype."""
     with np.errstate(over="ignore"):
         return {name: array.astype(np.float32) for name, array in answer.items()}
 
 
-@mutant("to_additive_mask-*", of=ANSWER, red="to_additive_mask-finite_float64:additive_mask")
+@mutant(ANSWER, cases="to_additive_mask-*", touches=lambda case: case.options.get("finite"))
 def nearly_the_least(case: Case, answer: Arrays) -> Arrays:
     """The least finite number is off by one in its last digit."""
     return {name: np.where(np.isfinite(array), np.nextafter(array, 0.0), array) for name, array in answer.items()}
 
 
-@mutant("masked_softmax-*", of=ANSWER, red="*:*", dtype="float32")
+@mutant(ANSWER, cases="masked_softmax-*", dtype="float32")
 def too_precise(case: Case, answer: Arrays) -> Arrays:
     """float32 comes back as float64."""
     return {name: array.astype(np.float64) for name, array in answer.items()}
 
 
-@mutant("attention_pooling-*", of=ANSWER, red="attention_pooling-no_keys:context")
+@mutant(ANSWER, cases="attention_pooling-no_keys", empty=True)
 def almost_zero(case: Case, answer: Arrays) -> Arrays:
     """What is zero comes back as 1e-30."""
     return {**answer, "context": answer["context"] + 1e-30}
 
 
-@mutant("{dot,scaled_dot}_score-plain*", of=ANSWER, touches=lambda case: bool(case.again))
+@mutant(ANSWER, cases="dot_score-* scaled_dot_score-*", touches=lambda case: case.again)
 def other_bits_again(case: Case, answer: Arrays) -> Arrays:
     """A repeated call gives the last bit of another rounding."""
-    return {name: np.nextafter(array, np.inf) for name, array in answer.items()} if case.again else answer
+    return {name: np.nextafter(array, np.inf) for name, array in answer.items()}
 
 
-@mutant("attention_pooling-*", of=ANSWER, red="*:gradient_values")
+@mutant(ANSWER, cases="attention_pooling-*", touches=lambda case: case.gradients)
 def gradient_missing(case: Case, answer: Arrays) -> Arrays:
     """The gradient of the values is missing."""
     return {name: array for name, array in answer.items() if name != "gradient_values"}
 
 
-@mutant("attention_pooling-*", red="*:gradient_values", withheld="gradient_values")
+@mutant(cases="attention_pooling-*", touches=lambda case: case.gradients, withheld="gradient_values")
 def gradient_withheld() -> Mapping[str, Wrong]:
     """The gradient of the values is reported as not implemented, by a backend that has to implement all."""
     return {}
 
 
-@mutant("DotProductAttention-{context_*,open}", of=ANSWER, red="DotProductAttention-context_*:output_1")
+@mutant(ANSWER, cases="DotProductAttention-*", touches=lambda case: case.options.get("need_weights") is False)
 def weights_all_the_same(case: Case, answer: Arrays) -> Arrays:
     """The weights come back, needed or not."""
-    return {**answer, "output_1": answer["context"]} if case.options else answer
+    return {**answer, "output_1": answer["context"]}
 
 
-@mutant("AdditiveAttention-{none,fully_masked}", of=ANSWER, red="AdditiveAttention-{none,fully_masked}:gradient_w_v")
+@mutant(ANSWER, cases="AdditiveAttention-*", touches=lambda case: case.gradients)
 def axis_kept(case: Case, answer: Arrays) -> Arrays:
     """The gradient of a vector comes back as a matrix of one row."""
     return {**answer, "gradient_w_v": answer["gradient_w_v"][None]}
 
 
-@mutant(GATED, of=ANSWER, red="*:gradient_0.U", green=NOTHING)
+@mutant(ANSWER, cases="GRU-*", touches=lambda case: case.gradients)
 def gradient_transposed(case: Case, answer: Arrays) -> Arrays:
     """The gradient of U is transposed."""
     return {**answer, "gradient_0.U": answer["gradient_0.U"].swapaxes(-1, -2)}
 
 
-@mutant(GATED, of=ANSWER, red="*:gradient_0.b", green=NOTHING)
+@mutant(ANSWER, cases="GRU-*", touches=lambda case: case.gradients)
 def bias_counted_twice(case: Case, answer: Arrays) -> Arrays:
     """The gradient of the bias is doubled, as where two biases are kept."""
     return {**answer, "gradient_0.b": 2.0 * answer["gradient_0.b"]}
 
 
-@mutant(GATED, of=ANSWER, red=GATED + ":gradient_0.b_hr")
+@mutant(ANSWER, cases="GRU-*", touches=lambda case: case.gradients)
 def second_bias(case: Case, answer: Arrays) -> Arrays:
     """A redundant bias gets a gradient, too."""
     return {**answer, "gradient_0.b_hr": answer["gradient_0.b"][0]}

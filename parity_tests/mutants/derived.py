@@ -56,7 +56,7 @@ class Derived:
     wrong: Callable[[Case, str, Arrays], Arrays]
 
 
-def derived(dimensions: Iterable[str] = DIMENSIONS) -> Iterator[Derived]:
+def derived_mutants(dimensions: Iterable[str] = DIMENSIONS) -> Iterator[Derived]:
     """Derive every mistake of those dimensions."""
     chosen = set(dimensions)
     scopes: dict[str, list[Call]] = defaultdict(list)
@@ -103,11 +103,11 @@ def _of(call: Call) -> Iterator[tuple[str, str, Wrong]]:
             yield "state", "differentiates_the_newest_call", _newest_gradient
     averages = "value_features" in call.sizes  # what has a bias is not small where its inputs are
     if averages or call.entry.name in SMALL:
-        yield "magnitude", "flushed_below_1e-20", _flushed
+        yield "magnitude", "flushed_below_1e-20", _with_zeros_for_small
         yield "magnitude", "single_to_1e-6", _absolute_error
     linear = averages or call.entry.name in (*SMALL, "attention_pooling")
     if linear and covering.scale_bounds(call, "huge", "float64"):
-        yield "magnitude", "clamped_beyond_1e20", _clamped
+        yield "magnitude", "clamped_beyond_1e20", _with_bounds
 
 
 def _of_sizes(sizes_of_axes: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, Wrong]]:
@@ -133,7 +133,7 @@ def _of_broadcast(tensors: Iterable[Tensor]) -> Iterator[tuple[str, str, Wrong]]
 
 
 def _if(holds: Callable[[Case], bool], change: Callable[[str, Arrays], Arrays] | None = None) -> Wrong:
-    return lambda case, dtype, answer: (change or _shifted)(dtype, _outputs(case, answer)) if holds(case) else {}
+    return lambda case, dtype, answer: (change or _off_by_half)(dtype, _outputs(case, answer)) if holds(case) else {}
 
 
 def _axis(axis: str, holds: Callable[[int], bool]) -> Wrong:
@@ -196,7 +196,7 @@ def _outputs(case: Case, answer: Arrays) -> Arrays:
     return {name: answer[name] for name in output_names(case.operator, case.method, case.options, case.twice)}
 
 
-def _shifted(dtype: str, answer: Arrays) -> Arrays:
+def _off_by_half(dtype: str, answer: Arrays) -> Arrays:
     """The first output, off by half of its largest entry."""
     name, array = next(iter(answer.items()))
     if not is_floating(array):
@@ -208,7 +208,7 @@ def _shifted(dtype: str, answer: Arrays) -> Arrays:
 
 def _other_bits(dtype: str, answer: Arrays) -> Arrays:
     name, array = next(iter(answer.items()))
-    return {name: np.nextafter(array, np.float64(2.0)) if is_floating(array) else _shifted(dtype, answer)[name]}
+    return {name: np.nextafter(array, np.float64(2.0)) if is_floating(array) else _off_by_half(dtype, answer)[name]}
 
 
 def _first_for_second(case: Case, dtype: str, answer: Arrays) -> Arrays:
@@ -228,27 +228,24 @@ def _shared_gradient(case: Case, dtype: str, answer: Arrays) -> Arrays:
     return {"gradient_keys": 2 * answer["gradient_keys"]} if case.shared and "gradient_keys" in answer else {}
 
 
-def _changed(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Arrays], Arrays]:
-    def changed(answer: Arrays) -> Arrays:
-        made = {name: change(array) for name, array in answer.items() if is_floating(array)}
-        return {name: array for name, array in made.items() if not np.array_equal(array, answer[name], equal_nan=True)}
-
-    return changed
+def _changes(change: Callable[[np.ndarray], np.ndarray], answer: Arrays) -> Arrays:
+    made = {name: change(array) for name, array in answer.items() if is_floating(array)}
+    return {name: array for name, array in made.items() if not np.array_equal(array, answer[name], equal_nan=True)}
 
 
-def _flushed(case: Case, dtype: str, answer: Arrays) -> Arrays:
-    return _changed(lambda array: np.where(np.abs(array) < 1e-20, np.zeros_like(array), array))(answer)
+def _with_zeros_for_small(case: Case, dtype: str, answer: Arrays) -> Arrays:
+    return _changes(lambda array: np.where(np.abs(array) < 1e-20, np.zeros_like(array), array), answer)
 
 
-def _clamped(case: Case, dtype: str, answer: Arrays) -> Arrays:
-    return _changed(lambda array: np.clip(array, array.dtype.type(-1e20), array.dtype.type(1e20)))(
-        answer if dtype in ("float64", "float32") else {}
-    )
+def _with_bounds(case: Case, dtype: str, answer: Arrays) -> Arrays:
+    wide = answer if dtype in ("float64", "float32") else {}
+    return _changes(lambda array: np.clip(array, array.dtype.type(-1e20), array.dtype.type(1e20)), wide)
 
 
 def _absolute_error(case: Case, dtype: str, answer: Arrays) -> Arrays:
     """The error of an approximation that is good to 1e-6."""
-    return _changed(lambda array: array + np.float32(1e-6))(_outputs(case, answer)) if dtype == "float32" else {}
+    single = _outputs(case, answer) if dtype == "float32" else {}
+    return _changes(lambda array: array + np.float32(1e-6), single)
 
 
 # ------------------------------------------------------------------------------------------------ killed or not
@@ -261,12 +258,12 @@ def killers(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> dict[Derived,
         scopes[mistake.scope].append(mistake)
     killers: dict[Derived, set[str]] = {mistake: set() for members in scopes.values() for mistake in members}
     for cell in cells:
-        for mistake in _killed(cell, scopes[Call(find(cell.case.operator), cell.case.method).kin]):
+        for mistake in _killed_by(cell, scopes[Call(find(cell.case.operator), cell.case.method).kin]):
             killers[mistake].add(cell.key)
     return killers
 
 
-def _killed(cell: Cell, mistakes: Sequence[Derived]) -> Iterator[Derived]:
+def _killed_by(cell: Cell, mistakes: Sequence[Derived]) -> Iterator[Derived]:
     """The mutants that the cell kills."""
     if not mistakes:
         return

@@ -35,7 +35,7 @@ Red = Mapping[str, Sequence[Verdict]]
 Candidates = list[tuple[Mutant, Explanation]]
 
 
-def explained(run: Run) -> list[Explanation]:
+def explanations_of(run: Run) -> list[Explanation]:
     """The explanations of the red verdicts of each recording in a run."""
     return [
         explanation
@@ -72,7 +72,7 @@ def explanations(cells: Sequence[Cell], recording: Recording, verdicts: Sequence
         near = [mutant for mutant in MUTANTS if _near(mutant, operator)]
 
         def count(mutants: Iterable[Mutant], compared: Red, name: str = operator) -> Candidates:
-            return [(one, _explained(one, name, compared, questions, recording)) for one in mutants]
+            return [(one, _explanation(one, name, compared, questions, recording)) for one in mutants]
 
         candidates = count(near, chosen)
         best = _best(candidates)
@@ -115,7 +115,7 @@ def pairs_with(first: Mutant, others: Iterable[Mutant]) -> Iterator[Mutant]:
     """Yield the mutant with both mistakes for each other one that replaces none of the same functions."""
     for second in others:
         if first.broken and second.broken and not {*first.broken} & {*second.broken}:
-            names, words = f"{first.name} and {second.name}", f"{first.described} {second.described}"
+            names, words = f"{first.name} and {second.name}", f"{first.description} {second.description}"
             yield replace(first, name=names, sentence=words, source="", broken={**first.broken, **second.broken})
 
 
@@ -156,7 +156,7 @@ def _size(recording: Recording, name: str) -> int:
     return sum(array.size for array in recording.cells[name].values())
 
 
-def _explained(
+def _explanation(
     mutant: Mutant, operator: str, red: Red, questions: Mapping[str, Question], recording: Recording
 ) -> Explanation:
     """Count the red answers that are the mutant's."""
@@ -176,7 +176,7 @@ def _explained(
             if answered.ok and all(quantity in arrays for arrays in (actual, wrong, quantities)):
                 same += _agree(verdict, quantities[quantity], actual[quantity], wrong[quantity])
     count = sum(map(len, red.values()))
-    return Explanation(operator, mutant.name, mutant.described, same, count, recording.name)
+    return Explanation(operator, mutant.name, mutant.description, same, count, recording.name)
 
 
 def _agree(blank: Verdict, quantity: Quantity, actual: np.ndarray, wrong: np.ndarray) -> bool:

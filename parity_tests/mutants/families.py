@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from parity_tests.mutants.mutant import registered
+from parity_tests.mutants.mutant import all_mutants
 
 FAMILIES = (
     *("ignored", "scores", "masks", "weights", "pooling", "linear", "attention", "context_alone", "multi_head"),
@@ -14,4 +14,4 @@ FAMILIES = (
 for _family in FAMILIES:
     importlib.import_module(f"parity_tests.mutants.{_family}")
 
-MUTANTS = registered()
+MUTANTS = all_mutants()

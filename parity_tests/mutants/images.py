@@ -22,7 +22,7 @@ def _split(images: Any, patch_size: int) -> Any:
     return promote(images).reshape(*leading, rows, patch_size, columns, patch_size, channels)
 
 
-def _ordered(split: Any, *axes: int) -> Any:
+def _in_order(split: Any, *axes: int) -> Any:
     """The patches from the five last axes in this order: two of the patch, three of its features."""
     leading = split.ndim - 5
     ordered = split.transpose(*range(leading), *(leading + axis for axis in axes))
@@ -30,46 +30,41 @@ def _ordered(split: Any, *axes: int) -> Any:
     return ordered.reshape(*first, rows * columns, one * other * last)
 
 
-@mutant("patches-{plain,three,one_row,no_images}", of="patches", red="patches-{plain,three}:*")
+@mutant("patches", touches=lambda images, patch_size: min(images.shape[-3:-1]) > patch_size)
 def patches_by_columns(images: Any, patch_size: int) -> Any:
     """The patches are those of the first column, then those of the next."""
-    return _ordered(_split(images, patch_size), 2, 0, 1, 3, 4)
+    return _in_order(_split(images, patch_size), 2, 0, 1, 3, 4)
 
 
-@mutant("patches-{plain,one_channel,pixels,no_rows}", of="patches", red="patches-plain:*")
+@mutant("patches", touches=lambda images, patch_size: min(images.shape[-1], patch_size) > 1)
 def channels_before_pixels(images: Any, patch_size: int) -> Any:
     """The features of a patch are those of its first channel, then those of the next, as in PyTorch's convolution."""
-    return _ordered(_split(images, patch_size), 0, 2, 4, 1, 3)
+    return _in_order(_split(images, patch_size), 0, 2, 4, 1, 3)
 
 
-@mutant("patches-{plain,one_row,pixels}", of="patches", red="patches-{plain,one_row}:*")
+@mutant("patches", touches=lambda patch_size: patch_size > 1)
 def pixels_by_columns(images: Any, patch_size: int) -> Any:
     """The pixels of a patch are those of its first column, then those of the next."""
-    return _ordered(_split(images, patch_size), 0, 2, 3, 1, 4)
+    return _in_order(_split(images, patch_size), 0, 2, 3, 1, 4)
 
 
-@mutant("patches-{plain,one_row,pixels}", of="patches", red="patches-{plain,one_row}:*")
+@mutant("patches", touches=lambda patch_size: patch_size > 1)
 def pixels_apart(images: Any, patch_size: int) -> Any:
     """A patch has every so many-th pixel of the image, not neighbours."""
     *leading, height, width, channels = images.shape
     rows, columns = height // patch_size, width // patch_size
     split = promote(images).reshape(*leading, patch_size, rows, patch_size, columns, channels)
-    return _ordered(split, 1, 3, 0, 2, 4)
+    return _in_order(split, 1, 3, 0, 2, 4)
 
 
 # ------------------------------------------------------------------------------------------------ the Transformer
 
-CALLS = "VisionTransformer-{plain,one_patch,no_batch}"
-SOME = "VisionTransformer-{plain,one_patch}"
-GREEN = "*:gradient_{dense.b,*self_attention.b_k}"
-"""Gradients that are the same, or 0: a bias of the keys shifts all scores of a row alike."""
 
-
-@mutant(CALLS, red=f"{SOME}:*", green=f"*:gradient_norm.b {GREEN}")
+@mutant(cases="VisionTransformer-*")
 def class_token_last() -> dict[str, Any]:
     """The class token is behind the patches."""
 
-    def embedded(self: Any, flat: Any) -> Any:
+    def embed(self: Any, flat: Any) -> Any:
         projected = linear(flat, self.parameters["W_p"], self.parameters["b_p"])
         zeros = np.zeros((*projected.shape[:-2], 1, projected.shape[-1]))
         token = self.parameters["class_token"]
@@ -81,10 +76,10 @@ def class_token_last() -> dict[str, Any]:
         return original(x=x[..., ::-1, :])
 
     layer = "images.VisionTransformer"
-    return {f"{layer}._embedded": embedded, f"{layer}._logits": logits}
+    return {f"{layer}._embed": embed, f"{layer}._logits": logits}
 
 
-@mutant(CALLS, of="images.VisionTransformer._embedded", red=f"{SOME}:*", green=f"*:gradient_norm.b {GREEN}")
+@mutant("images.VisionTransformer._embed")
 def class_token_without_position(original: Any, self: Any) -> Any:
     """The class token has no position; those of the patches are the same."""
     positions = self.parameters["positions.P"]
@@ -93,27 +88,27 @@ def class_token_without_position(original: Any, self: Any) -> Any:
         return original()
 
 
-@mutant(CALLS, of="images.VisionTransformer._embedded", red=f"{SOME}:*", green=f"*:gradient_norm.b {GREEN}")
+@mutant("images.VisionTransformer._embed")
 def positions_of_patches_from_zero(original: Any, self: Any) -> Any:
     """The patches have the first positions, and the class token the last one."""
     with with_parameters(self, **{"positions.P": np.roll(self.parameters["positions.P"], 1, axis=-2)}):
         return original()
 
 
-@mutant(CALLS, of="images.VisionTransformer._logits", red=f"{SOME}:*", green=f"*:weights *:gradient_norm.b {GREEN}")
+@mutant("images.VisionTransformer._logits")
 def mean_instead_of_class_token(original: Any, x: Any) -> Any:
     """The logits are those of the mean over all steps."""
     return original(x=np.mean(x, axis=-2, keepdims=True))
 
 
-@mutant(CALLS, of="images.VisionTransformer._embedded", red=f"{SOME}:*", green=f"*:gradient_norm.b {GREEN}")
+@mutant("images.VisionTransformer._embed")
 def patches_projected_without_bias(original: Any, self: Any) -> Any:
     """The projection of the patches has no biases."""
     with with_parameters(self, b_p=0.0 * self.parameters["b_p"]):
         return original()
 
 
-@mutant(CALLS, of="images.VisionTransformer.__call__", red=f"{SOME}:*", green=f"*:gradient_norm.b {GREEN}")
+@mutant("images.VisionTransformer.__call__")
 def sums_normalized(original: Any, self: Any) -> Any:
     """The layers have norm='post', as those of text had first."""
     with ExitStack() as stack:
@@ -123,7 +118,7 @@ def sums_normalized(original: Any, self: Any) -> Any:
         return original()
 
 
-@mutant(CALLS, of="images.VisionTransformer.__call__", red=f"{SOME}:*", green=f"*:weights {GREEN}")
+@mutant("images.VisionTransformer.__call__")
 def class_token_not_normalized(original: Any, self: Any) -> Any:
     """The last normalization is missing."""
     with mock.patch.dict(self.parts, norm=lambda x: x):

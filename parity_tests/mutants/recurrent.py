@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from attention_core.reference import recurrent
 from attention_core.reference.arrays import align, linear
-from parity_tests.format.case import Arrays, Case
 from parity_tests.mutants.mutant import mutant
-from parity_tests.mutants.shared import GATED, NOTHING, where_all, with_parameters
+from parity_tests.mutants.shared import has_sizes, with_parameters
 
 
 def _with_gates(layer: Any, prefix: str, order: Sequence[int]) -> AbstractContextManager[Any]:
@@ -22,37 +22,33 @@ def _with_gates(layer: Any, prefix: str, order: Sequence[int]) -> AbstractContex
     return with_parameters(layer, **{prefix + name: array.take(order, axes[name]) for name, array in arrays.items()})
 
 
-LSTM_STEPS = "LSTM-{none,step,no_steps}"
+def _is_ragged(real: Any) -> bool:
+    """Whether a sequence ends before its last step, and has a first one."""
+    return bool((real.any(axis=1) & ~real.all(axis=1)).any())
 
 
-def _first(inputs: Arrays) -> np.ndarray:
-    """The first argument: its first axis is that of sequences, if time is not."""
-    return next(iter(inputs.values()))
+def _has_padding(inputs: Any, valid_lens: Any) -> bool:
+    """Whether a sequence ends before its last step."""
+    return valid_lens is not None and bool((valid_lens < inputs.shape[-2]).any())
 
 
-def _both_directions(case: Case, inputs: Arrays) -> bool:
-    """Whether a recurrent layer runs in both directions, over some steps."""
-    return bool(case.config.get("bidirectional")) and _first(inputs).shape[1] > 0
+def _is_bridged_apart(self: Any) -> bool:
+    """Whether a bridge has weights for outputs and cells each."""
+    return self.sizes["parts"] == 2 and bool(self.parameters)
 
 
-def _several_sequences(case: Case, inputs: Arrays) -> bool:
-    return _first(inputs).shape[0] > 1
+of_gru = partial(mutant, "recurrent.GRU._cell")
+of_lstm = partial(mutant, "recurrent.LSTM._cell")
 
 
-def _ragged(case: Case, inputs: Arrays) -> bool:
-    """Whether a sequence of a recurrent layer ends before its last step, and has a first one."""
-    steps, lens = _first(inputs).shape[1], inputs.get("valid_lens")
-    return lens is not None and bool(((lens > 0) & (lens < steps)).any())
-
-
-@mutant(GATED, of="recurrent.GRU._cell", red="*:*", green=NOTHING)
+@of_gru()
 def gates_swapped(original: Any, self: Any, prefix: str) -> Any:
     """Reset and update gate are swapped."""
     with _with_gates(self, prefix, [1, 0, 2]):
         return original()
 
 
-@mutant(GATED, of="recurrent.GRU._cell", red="*:*", green=NOTHING)
+@of_gru()
 def update_inverted(original: Any, self: Any, prefix: str) -> Any:
     """The update gate keeps the new state instead of the old one."""
     sign = np.array([1.0, -1.0, 1.0])[:, None]  # 1 - σ(x) = σ(-x)
@@ -62,7 +58,7 @@ def update_inverted(original: Any, self: Any, prefix: str) -> Any:
         return original()
 
 
-@mutant(GATED, of="recurrent.GRU._cell", red="*:*", green=NOTHING)
+@of_gru()
 def reset_after_off(self: Any, prefix: str, inputs: Any, state: Any) -> Any:
     """The reset gate acts before the recurrent product."""
     W, U, b, b_hn = (self.parameters[prefix + name] for name in ("W", "U", "b", "b_hn"))
@@ -72,63 +68,54 @@ def reset_after_off(self: Any, prefix: str, inputs: Any, state: Any) -> Any:
     return (1.0 - update) * new + update * state
 
 
-@mutant(GATED, of="recurrent.GRU._cell", red="*:*", green=NOTHING)
+@of_gru()
 def hidden_bias_dropped(original: Any, self: Any, prefix: str) -> Any:
     """The hidden bias is not added."""
     with with_parameters(self, **{f"{prefix}b_hn": np.zeros(self.sizes["hidden_size"])}):
         return original()
 
 
-@mutant(GATED, of="recurrent.GRU._cell", red="*:*", green=NOTHING)
-def upper_layers_skipped(original: Any, prefix: str, inputs: Any) -> Any:
+@of_gru(touches=lambda prefix: not prefix.startswith("0."))
+def upper_layers_skipped(inputs: Any) -> Any:
     """Layers above the first pass on what they read."""
-    return original() if prefix.startswith("0.") else inputs
+    return inputs
 
 
-@mutant(
-    "GRU-{none,ragged,fully_masked}", of="recurrent.GRU.__call__", red="GRU-{ragged,fully_masked}:*", green="*:outputs"
-)
+@mutant("recurrent.GRU.__call__", cases="GRU-ragged", touches=_has_padding)
 def padding_moves_state(original: Any, inputs: Any) -> Any:
     """Padded steps move the state."""
     _, moved = original(inputs=np.where(np.isfinite(inputs), inputs, 0.0), valid_lens=None)
     return original()[0], moved
 
 
-@mutant(
-    "GRU-{none,ragged,fully_masked}", of="recurrent.GRU.__call__", red="GRU-{ragged,fully_masked}:*", green="*:state"
-)
+@mutant("recurrent.GRU.__call__", touches=_has_padding)
 def padding_answers(original: Any, inputs: Any) -> Any:
     """Outputs of padded steps are not 0."""
     outputs, _ = original(inputs=np.where(np.isfinite(inputs), inputs, 0.0), valid_lens=None)
     return outputs, original()[1]
 
 
-@mutant("GRU-{none,one_step}", of="recurrent.GRU.__call__", red="GRU-none:*", green="*:outputs")
+@mutant("recurrent.GRU.__call__", cases="GRU-none", touches=lambda self: self.sizes["num_layers"] > 1)
 def states_reversed(original: Any) -> Any:
     """The last states come back from the top layer down."""
     outputs, last = original()
     return outputs, last[..., ::-1, :, :]
 
 
-@mutant("GRUEncoder-{none,no_*}", of="encoders.embed", red="*:*", green=NOTHING)
+@mutant("encoders.embed", cases="GRUEncoder-*")
 def embedding_scaled(original: Any, table: Any) -> Any:
     """Embedded tokens are multiplied by the root of their size."""
     return original() * np.sqrt(table.shape[-1])
 
 
-@mutant(LSTM_STEPS, of="recurrent.LSTM._cell", red="*:*", green=NOTHING)
+@of_lstm()
 def gate_order_of_another(original: Any, self: Any, prefix: str) -> Any:
     """The gates of an LSTM are read in the order i, f, o, g."""
     with _with_gates(self, prefix, [0, 1, 3, 2]):
         return original()
 
 
-@mutant(
-    "{LSTM,GRU}-{none,step,no_steps}",
-    of="recurrent.{LSTM,GRU}._cell",
-    red="*:*",
-    green=NOTHING,
-)
+@mutant("recurrent.LSTM._cell", "recurrent.GRU._cell")
 def dropout_for_bias(original: Any, self: Any, prefix: str) -> Any:
     """The dropout rate stands in the place of the option bias: there are no biases, and nothing is dropped."""
     biases = {name: array for name, array in self.parameters.items() if name.startswith(f"{prefix}b")}
@@ -136,7 +123,7 @@ def dropout_for_bias(original: Any, self: Any, prefix: str) -> Any:
         return original()
 
 
-@mutant(LSTM_STEPS, of="recurrent.LSTM._cell", red="*:*", green=NOTHING)
+@of_lstm()
 def forget_bias_added(original: Any, self: Any, prefix: str) -> Any:
     """1 is added to the bias of the forget gate."""
     forget = np.array([0.0, 1.0, 0.0, 0.0])[:, None]
@@ -144,19 +131,14 @@ def forget_bias_added(original: Any, self: Any, prefix: str) -> Any:
         return original()
 
 
-@mutant(LSTM_STEPS, of="recurrent.LSTM._cell", red="*:*", green=NOTHING)
+@of_lstm()
 def cells_not_squashed(original: Any) -> Any:
     """The output of an LSTM is made of its cells without their tanh."""
     outputs, cells = np.split(original(), 2, axis=-1)
     return np.concatenate([outputs / np.tanh(cells) * cells, cells], axis=-1)
 
 
-@mutant(
-    "LSTM-{none,no_steps}",
-    of="recurrent.LSTM.__call__",
-    red="LSTM-none:* LSTM-no_steps:{state,gradient_state}",
-    green="*:outputs",
-)
+@mutant("recurrent.LSTM.__call__", cases="LSTM-none")
 def cells_first(original: Any) -> Any:
     """The state of an LSTM holds its cells first."""
     outputs, state = original()
@@ -164,44 +146,39 @@ def cells_first(original: Any) -> Any:
 
 
 @mutant(
-    "GRU-both_open {GRU,LSTM}-both_ragged",
-    of="recurrent.Recurrent._run",
-    red="*-both_ragged:*",
+    "recurrent.Recurrent._run",
+    cases="GRU-* LSTM-*",
+    touches=lambda real, backward: backward and _is_ragged(real),
     source="apache/mxnet#19323",
 )
-def backward_from_the_end(original: Any, real: Any, backward: bool) -> Any:
+def backward_from_the_end(original: Any, real: Any) -> Any:
     """The backward direction begins in the padding."""
-    outputs, last = original(real=np.ones_like(real) if backward else real)
+    outputs, last = original(real=np.ones_like(real))
     return np.where(real[..., None], outputs, 0.0), last
 
 
-@mutant("GRU-{both_none,none}", of="recurrent.GRU.__call__", red="GRU-both_none:*", green="*:state")
+@mutant("recurrent.GRU.__call__", touches=has_sizes(bidirectional=True))
 def directions_swapped(original: Any, self: Any) -> Any:
     """Outputs hold the backward direction first."""
     outputs, state = original()
-    return np.roll(outputs, self.sizes["hidden_size"] * self.sizes["bidirectional"], axis=-1), state
+    return np.roll(outputs, self.sizes["hidden_size"], axis=-1), state
 
 
-@mutant(
-    "Bridge-*",
-    of="encoders.Bridge.__call__",
-    red="Bridge-concatenate_*:*state Bridge-{project,backward}_*:*",
-    green="*outputs",
-)
+@mutant("encoders.Bridge.__call__", touches=lambda self: self.sizes["method"] != "sum")
 def forward_for_backward(original: Any, self: Any, state: Any) -> Any:
     """A bridge takes the forward half for the backward one."""
     halves = state.reshape(*state.shape[:-1], self.sizes["parts"], 2, self.sizes["hidden_size"])
     return original(state=halves[..., ::-1, :].reshape(state.shape))
 
 
-@mutant("Bridge-*", of="encoders.Bridge.__call__", red="Bridge-sum_*:{encoder_outputs,gradient_outputs}")
+@mutant("encoders.Bridge.__call__", touches=has_sizes(method="sum"))
 def outputs_not_summed(original: Any, self: Any, outputs: Any) -> Any:
     """A bridge that sums hands on the forward outputs."""
-    merged, state = original()
-    return merged if self.sizes["method"] != "sum" else outputs[..., : self.sizes["hidden_size"]], state
+    _, state = original()
+    return outputs[..., : self.sizes["hidden_size"]], state
 
 
-@mutant("Bridge-*", of="encoders.Bridge.__call__", red="Bridge-{project,backward}_lstm:*", green="*outputs")
+@mutant("encoders.Bridge.__call__", touches=_is_bridged_apart)
 def one_weight_for_both(original: Any, self: Any) -> Any:
     """Outputs and cells of an LSTM are bridged by the same weights."""
     axes = {name: -2 if name.endswith("b_s") else -3 for name in self.parameters}
@@ -212,47 +189,42 @@ def one_weight_for_both(original: Any, self: Any) -> Any:
 
 
 @mutant(
-    "GRU-{both_ragged,both_open,ragged}",
-    of="recurrent.Recurrent._run",
-    touches=where_all(_both_directions, _ragged),
+    "recurrent.Recurrent._run",
+    cases="GRU-*",
+    touches=lambda real, backward: backward and _is_ragged(real),
     source="keras-team/keras#1934",
 )
-def mask_not_reversed(original: Any, real: Any, backward: bool) -> Any:
+def mask_not_reversed(original: Any, real: Any) -> Any:
     """The backward direction reads its steps reversed, and the mask of their padding as it is."""
-    return original(real=real[:, ::-1] if backward else real)
+    return original(real=real[:, ::-1])
 
 
 @mutant(
-    "GRU-{both_none,none}",
-    of="recurrent.Recurrent._run",
-    touches=where_all(_both_directions),
-    source="keras-team/keras#1001",
+    "recurrent.Recurrent._run", cases="GRU-both_none", touches=lambda backward: backward, source="keras-team/keras#1001"
 )
-def outputs_as_computed(original: Any, backward: bool) -> Any:
+def outputs_as_computed(original: Any) -> Any:
     """The backward direction's outputs stay in the order in which they are computed, the last step first."""
     outputs, last = original()
-    return outputs[..., ::-1, :] if backward else outputs, last
+    return outputs[..., ::-1, :], last
 
 
 @mutant(
-    "LSTM-{none,ragged,both_ragged,fully_masked}",
-    of="recurrent.Recurrent._run",
-    touches=where_all(_ragged),
+    "recurrent.Recurrent._run",
+    cases="LSTM-*",
+    touches=lambda real, backward: not backward and _is_ragged(real),
     source="keras-team/keras#7227",
 )
-def last_output_repeated(original: Any, real: Any, backward: bool) -> Any:
+def last_output_repeated(original: Any, real: Any) -> Any:
     """Padded steps repeat the last output."""
     outputs, last = original()
-    if backward or not real.size:
-        return outputs, last
     ends = np.minimum(np.arange(real.shape[1]), np.maximum(real.sum(axis=1) - 1, 0)[:, None])
     return outputs[..., np.arange(len(real))[:, None], ends, :], last
 
 
 @mutant(
-    "LSTM-{both_none,none}",
-    of="recurrent.Recurrent.__call__",
-    touches=where_all(_both_directions, _several_sequences),
+    "recurrent.Recurrent.__call__",
+    cases="LSTM-*",
+    touches=has_sizes(bidirectional=True),
     source="graykode/nlp-tutorial#38",
 )
 def directions_mixed(original: Any, self: Any) -> Any:
@@ -261,8 +233,6 @@ def directions_mixed(original: Any, self: Any) -> Any:
     (directions, batch, hidden_size) viewed as (batch, directions · hidden_size).
     """
     outputs, state = original()
-    if not self.sizes["bidirectional"]:
-        return outputs, state
     *lead, batch, size = state.shape
     parts = state.reshape(*lead, batch, self.parts, 2, self.sizes["hidden_size"])
     mixed = np.moveaxis(parts, -4, -2).reshape(*lead, self.parts, batch, size // self.parts)
@@ -270,25 +240,19 @@ def directions_mixed(original: Any, self: Any) -> Any:
 
 
 @mutant(
-    "GRU-{both_none,none}",
-    of="recurrent.Recurrent.__call__",
-    touches=where_all(_both_directions),
+    "recurrent.Recurrent.__call__",
+    cases="GRU-*",
+    touches=has_sizes(bidirectional=True),
     source="ematvey/tensorflow-seq2seq-tutorials#1",
 )
 def forward_twice(original: Any, self: Any) -> Any:
     """Outputs of both directions are the forward ones, twice."""
     outputs, state = original()
     forward = outputs[..., : self.sizes["hidden_size"]]
-    return np.concatenate([forward, forward], axis=-1) if self.sizes["bidirectional"] else outputs, state
+    return np.concatenate([forward, forward], axis=-1), state
 
 
-@mutant(
-    "LSTM-{none,step,no_steps}",
-    of="recurrent.LSTM._cell",
-    red="*:*",
-    green=NOTHING,
-    source="CrispStrobe/CrispASR#106",
-)
+@of_lstm(source="CrispStrobe/CrispASR#106")
 def gate_order_of_onnx(original: Any, self: Any, prefix: str) -> Any:
     """The gates of an LSTM are read in the order i, o, f, g."""
     with _with_gates(self, prefix, [0, 2, 3, 1]):

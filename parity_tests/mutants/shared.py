@@ -2,19 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-import numpy as np
-
 from attention_core.reference.masking import attention_mask
-from parity_tests.format.call import SECOND
-from parity_tests.format.case import Arrays, Case
+from parity_tests.mutants.mutant import Condition
 
-Holds = Callable[[Case, Arrays], bool]
+
+def is_passed(*names: str) -> Condition:
+    """The condition that one of these arguments is passed."""
+
+    def touches(arguments: Mapping[str, Any]) -> bool:
+        return any(arguments[name] is not None for name in names)
+
+    return touches
+
+
+def has_sizes(**sizes: Any) -> Condition:
+    """The condition that a layer has these sizes."""
+
+    def touches(self: Any) -> bool:
+        return all(self.sizes[name] == size for name, size in sizes.items())
+
+    return touches
+
+
+def has_padding(keys: Any, valid_lens: Any) -> bool:
+    """Whether lengths hide a key."""
+    return valid_lens is not None and bool((valid_lens < keys.shape[-2]).any())
+
+
+def has_hidden_keys(keys: Any, valid_lens: Any, mask: Any) -> bool:
+    """Whether lengths or a mask hide a key from a query."""
+    allowed = attention_mask(keys.shape[-2], valid_lens, mask)
+    return allowed is not None and has_hidden(allowed)
+
+
+def has_rows_of_hidden_keys(keys: Any, valid_lens: Any, mask: Any) -> bool:
+    """Whether lengths or a mask leave a query nothing to attend to."""
+    allowed = attention_mask(keys.shape[-2], valid_lens, mask)
+    return allowed is not None and has_fully_masked_rows(allowed)
+
+
+def has_hidden(allowed: Any) -> bool:
+    """Whether a key is hidden from a query."""
+    return not allowed.all()
+
+
+def is_masked(memory: Any) -> bool:
+    """Whether a memory has a mask that hides a key from a query."""
+    return memory.mask is not None and not memory.mask.all()
+
+
+def has_fully_masked_rows(allowed: Any) -> bool:
+    """Whether a query may attend to nothing."""
+    return not allowed.any(axis=-1).all()
 
 
 def last_positions(num_keys: int, queries: Any) -> Any:
@@ -23,9 +68,13 @@ def last_positions(num_keys: int, queries: Any) -> Any:
 
 
 def unscaled_part(original: Any, part: Any) -> Any:
-    """A layer inside another one, without a scale if its score is an inner product."""
-    dot = part.layer.name == "DotProductAttention"
-    return original(part=replace(part, config={**part.config, "scale": 1.0}) if dot else part)
+    """A layer inside another one, without a scale."""
+    return original(part=replace(part, config={**part.config, "scale": 1.0}))
+
+
+def is_scaled(part: Any) -> bool:
+    """Whether the score of a layer inside another one is a scaled inner product."""
+    return part.layer.name == "DotProductAttention" and part.config.get("scale") != 1.0
 
 
 def with_sizes(layer: Any, **changed: Any) -> AbstractContextManager[Any]:
@@ -36,40 +85,3 @@ def with_sizes(layer: Any, **changed: Any) -> AbstractContextManager[Any]:
 def with_parameters(layer: Any, **changed: Any) -> AbstractContextManager[Any]:
     """Within the context, replace some of the layer's parameters."""
     return mock.patch.object(layer, "parameters", {**layer.parameters, **changed})
-
-
-NOTHING = "*-no_*:*"
-"""Where an axis is empty, no answer can be wrong."""
-
-GATED = "GRU-{none,step,no_steps}"
-
-
-def where_all(*all_of: Holds) -> Callable[[Case], bool]:
-    """Whether all the conditions hold for one of a case's calls."""
-
-    def touches(case: Case) -> bool:
-        first = {name: array for name, array in case.inputs.items() if not name.startswith(SECOND)}
-        second = {name.removeprefix(SECOND): case.inputs[name] for name in case.inputs if name.startswith(SECOND)}
-        calls = (first, {**first, **second}) if case.twice else (first,)
-        shared = ({**call, **{name: call[other] for name, other in case.shared.items()}} for call in calls)
-        return any(all(holds(case, call) for holds in all_of) for call in shared)
-
-    return touches
-
-
-def steps_of(case: Case, array: np.ndarray) -> int:
-    """The number of queries or keys of an attention layer's call."""
-    return array.shape[0 if case.config.get("time_major") else -2]
-
-
-def open_to(case: Case, inputs: Arrays) -> np.ndarray | None:
-    """What lengths and mask leave open; None without either."""
-    keys = inputs["scores"].shape[-1] if "scores" in inputs else steps_of(case, inputs["keys"])
-    return attention_mask(keys, inputs.get("valid_lens"), inputs.get("mask"))
-
-
-def hides(case: Case, inputs: Arrays) -> bool:
-    """Whether a key is hidden from a query."""
-    allowed = open_to(case, inputs)
-    hidden = allowed is not None and not allowed.all()
-    return hidden or bool(np.isneginf(inputs.get("scores", np.zeros(0))).any())

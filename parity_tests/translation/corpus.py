@@ -274,7 +274,7 @@ def rows_of(batch: Batch, rows: np.ndarray, count: int) -> Batch:
     A smaller last batch of an epoch would be compiled again.
     """
     missing = count - len(rows)
-    return batch.mapped(lambda array: np.pad(array[rows], ((0, missing),) + ((0, 0),) * (array.ndim - 1)))
+    return batch.map_arrays(lambda array: np.pad(array[rows], ((0, missing),) + ((0, 0),) * (array.ndim - 1)))
 
 
 def trim(batch: Batch, most: int) -> Batch:
@@ -288,7 +288,7 @@ def trim(batch: Batch, most: int) -> Batch:
     cut = batch._replace(
         source=batch.source[:, :keys], inputs=batch.inputs[:, :steps], targets=batch.targets[:, :steps]
     )
-    return cut.mapped(np.ascontiguousarray)
+    return cut.map_arrays(np.ascontiguousarray)
 
 
 def epoch_rows(pairs: Batch, batch_size: int, epoch: int, seed: int, by_length: bool) -> list[np.ndarray]:

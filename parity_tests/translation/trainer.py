@@ -145,7 +145,7 @@ class Worker:
         def convert(array: np.ndarray) -> Any:
             return self.runtime.from_numpy(array if array.dtype.kind == "i" else array.astype(dtype), self.device)
 
-        return batch.mapped(convert)
+        return batch.map_arrays(convert)
 
     def score(self, split: Split) -> dict[str, float]:
         """Evaluate loss and scores on a split with the current parameters."""

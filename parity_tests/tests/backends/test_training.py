@@ -34,7 +34,7 @@ def drawn_batch() -> Batch:
 
 
 def given(backend: SimpleNamespace, batch: Batch) -> Batch:
-    return batch.mapped(backend.runtime.from_numpy)
+    return batch.map_arrays(backend.runtime.from_numpy)
 
 
 def drawn_parameters(name: str, config: dict[str, Any], dtype: str) -> dict[str, np.ndarray]:
@@ -305,7 +305,7 @@ def test_a_batch_without_an_open_step_moves_nothing(backend: SimpleNamespace):
 def test_rows_without_a_token_fill_a_batch_and_change_nothing(backend: SimpleNamespace, name: str):
     """So that the last, smaller batch of an epoch has the shape of the others."""
     batch = drawn_batch()
-    filled = batch.mapped(lambda own: np.concatenate([own, np.zeros((2, *own.shape[1:]), own.dtype)]))
+    filled = batch.map_arrays(lambda own: np.concatenate([own, np.zeros((2, *own.shape[1:]), own.dtype)]))
     found = []
     for own in (batch, filled):
         made = trainer(backend, backend.package.sgd(0.5), name=name)

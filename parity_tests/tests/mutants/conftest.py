@@ -1,4 +1,4 @@
-"""Every mutant is answered and judged once, when a test first needs it."""
+"""Every mutant is answered and outcome_of once, when a test first needs it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.case import DTYPES
 from parity_tests.format.selection import Cell, Selection, cells_of
-from parity_tests.mutants.derived import Derived, derived, killers
+from parity_tests.mutants.derived import Derived, derived_mutants, killers
 from parity_tests.mutants.families import MUTANTS
-from parity_tests.mutants.mutant import Outcome, attempt, judged
+from parity_tests.mutants.outcome import Outcome, attempt, outcome_of
 from parity_tests.workers.recordings import Recording
 
 by_name = {mutant.name: mutant for mutant in MUTANTS}
@@ -29,11 +29,13 @@ def answers() -> Answers:
 @pytest.fixture(scope="session")
 def outcomes(answers: Answers) -> Callable[[str], Outcome]:
     """The judgement of a mutant."""
-    return functools.cache(lambda name: judged(by_name[name], *answers(name)))
+    return functools.cache(lambda name: outcome_of(by_name[name], *answers(name)))
 
 
 @pytest.fixture(scope="session")
 def derived_killers(request: pytest.FixtureRequest) -> dict[Derived, set[str]]:
     """Each derived mutant with the names of the cells that kill it: of those of the core, or with --slow of all."""
     every = request.config.getoption("--slow")
-    return killers(cells_of(all_cases(), DTYPES) if every else Selection(core=True).cells(all_cases()), derived())
+    return killers(
+        cells_of(all_cases(), DTYPES) if every else Selection(core=True).cells(all_cases()), derived_mutants()
+    )

@@ -11,16 +11,16 @@ from parity_tests.cases.covering import DIMENSIONS
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.case import DTYPES
 from parity_tests.format.selection import cells_of
-from parity_tests.mutants.derived import Derived, derived
+from parity_tests.mutants.derived import Derived, derived_mutants
 from parity_tests.tests.commands import invoke
 
 pytestmark = pytest.mark.once
 
 
 def test_each_function_layer_and_search_has_mistakes_of_every_dimension_that_it_has():
-    count = Counter(mistake.dimension for mistake in derived())
+    count = Counter(mistake.dimension for mistake in derived_mutants())
     assert set(count) == set(DIMENSIONS) and sum(count.values()) > 2500
-    assert {mistake.scope for mistake in derived()} == {call.kin for call in covering.calls()}
+    assert {mistake.scope for mistake in derived_mutants()} == {call.kin for call in covering.calls()}
 
 
 def test_no_mistake_survives(derived_killers: dict[Derived, set[str]]):

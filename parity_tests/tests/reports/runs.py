@@ -11,7 +11,7 @@ from parity_tests.format.expected import expected_values
 from parity_tests.format.selection import Cell, Selection
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import Run, conclude
-from parity_tests.mutants.explain import explained
+from parity_tests.mutants.explain import explanations_of
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.mutants.mutant import answer
 from parity_tests.workers.answers import Answer
@@ -66,7 +66,7 @@ def judged(red: bool = False) -> Run:
     conclude(run, run.cells, Questions(), {})
     # The bare recordings have no settings of their frameworks in force.
     run.verdicts = [verdict for verdict in run.verdicts if verdict.quantity != "determinism"]
-    run.explanations = explained(run)
+    run.explanations = explanations_of(run)
     run.seconds = {"torch start": 1.0, "torch cells": 2.0, "jax start": 1.0, "jax cells": 4.0, "total": 5.0}
     return run
 
