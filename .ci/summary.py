@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 WORDS = ("failed", "passed", "skipped", "errors")
 
 
-def counted(path: Path) -> Counter[str]:
+def count(path: Path) -> Counter[str]:
     """How many tests of a run ended in which way; those that did not pass are named."""
     counts: Counter[str] = Counter()
     for case in ElementTree.parse(path).iter("testcase"):
@@ -29,7 +29,7 @@ def closing(folder: Path) -> Iterator[str]:
                 yield f"{path.parents[1].name:<12} {line}"
 
 
-def described(counts: Counter[str]) -> str:
+def describe(counts: Counter[str]) -> str:
     """The counts in words."""
     return ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word]) or "no tests ran"
 
@@ -40,12 +40,12 @@ def main(folder: str, status: str, seconds: str) -> None:
         print(line)
     total: Counter[str] = Counter()
     for path in sorted(Path(folder).glob("*.xml")):
-        counts = counted(path)
-        print(f"{path.stem:<12} {described(counts)}")
+        counts = count(path)
+        print(f"{path.stem:<12} {describe(counts)}")
         total.update(counts)
     if status != "0" and not total["failed"]:
         total["failed"] += 1  # an environment that failed outside pytest: the parity run, ruff, mypy, an installation
-    print(f"===== {described(total)} in {float(seconds):.2f}s =====")
+    print(f"===== {describe(total)} in {float(seconds):.2f}s =====")
 
 
 main(*sys.argv[1:])
