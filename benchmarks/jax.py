@@ -56,7 +56,7 @@ class FunctionForm(Form):
     ) -> None:
         place, batch = partial(from_numpy, device=device), problem.sizes["batch"]
         if device == "cpu" and jax.device_count("cpu") > 1:
-            place, function = partial(place, batch), by_devices(function, batch)
+            place, function = partial(place_parts, batch), by_devices(function, batch)
             parameters = jax.device_put(parameters, NamedSharding(mesh_of(batch), PartitionSpec()))
         super().__init__(problem, place)
         self.canonical, self.parameters, target = canonical, parameters, self.target
@@ -122,7 +122,7 @@ def divided_batch(batch: int, array: Any) -> PartitionSpec:
     return PartitionSpec(*("batch" if axis == array.shape.index(batch) else None for axis in range(array.ndim)))
 
 
-def place(batch: int, array: np.ndarray) -> jax.Array:
+def place_parts(batch: int, array: np.ndarray) -> jax.Array:
     """The array with each device's part of the batch there."""
     return jax.device_put(array, NamedSharding(mesh_of(batch), divided_batch(batch, array)))
 

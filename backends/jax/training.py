@@ -196,7 +196,7 @@ class Trainer:
     def seed(self, number: int) -> None:
         """Seed the model's streams of random numbers, from which dropout draws."""
         streams = [node for _, node in nnx.iter_graph(self.model) if isinstance(node, nnx.RngStream)]
-        nnx.with_seed(self.model, **{stream.tag: number for stream in streams})
+        nnx.reseed(self.model, **{stream.tag: number for stream in streams})
 
     def get_state(self) -> dict[str, np.ndarray]:
         """Return the optimiser's state: step, the steps done, and of Adam m.<name> and v.<name> of each parameter."""
