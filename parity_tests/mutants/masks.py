@@ -24,10 +24,10 @@ def _has_lengths_of_sequences(num_keys: int, valid_lens: Any) -> bool:
 
 def _is_aligned_otherwise(num_queries: int, num_keys: int, offset: Any) -> bool:
     """Whether another mask aligns the last query with the last key."""
-    own, of_end = (
+    given, of_end = (
         distances(num_queries, num_keys, first) <= 0 for first in (offset, np.maximum(num_keys - num_queries, 0))
     )
-    return bool((own != of_end).any())
+    return bool((given != of_end).any())
 
 
 def _is_of_one_head(scores: Any, valid_lens: Any, mask: Any) -> bool:
