@@ -54,7 +54,7 @@ def extend_memory(memory: Memory, steps: Memory, position: np.ndarray | None) ->
 
 
 def joined_masks(memory: Memory, steps: Memory) -> np.ndarray | None:
-    """What later queries may attend to: keys of the memory that any query could attend to, and the steps."""
+    """The mask of later queries: every key that a query could attend to so far, and the new steps."""
     masks = [part.mask for part in (memory, steps) if part.mask is not None]
     if not masks:
         return None

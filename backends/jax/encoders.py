@@ -16,7 +16,7 @@ __all__ = ["GRUEncoder", "LSTMEncoder", "Bridge"]
 
 
 class Encoder(Specified):
-    """What the encoders share: an embedding, and a recurrent layer over it."""
+    """Base class of the encoders: an embedding, and a recurrent layer over it."""
 
     def __init__(
         self,

@@ -134,7 +134,7 @@ def causal_totals(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax
 
 
 def in_blocks(array: jax.Array) -> jax.Array:
-    """Split the steps of an array into blocks, of which zeros fill the last."""
+    """Split the steps of an array into blocks; zeros fill the last one."""
     *leading, steps, features = array.shape
     blocks = -(-steps // BLOCK)
     filled = jnp.pad(array, [(0, 0)] * len(leading) + [(0, blocks * BLOCK - steps), (0, 0)])

@@ -25,7 +25,7 @@ State = tuple[jax.Array, ...]
 
 
 class Recurrent(Specified):
-    """What the recurrent layers share: a step, and a call that runs steps in one direction or both.
+    """Base class of the recurrent layers: a step, and a call that runs steps in one direction or both.
 
     A state is (num_layers, batch, state_size): the output of each layer, forward then backward, and after them, for an
     LSTM, the cells in the same order.

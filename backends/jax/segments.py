@@ -151,7 +151,7 @@ class SegmentAttention(Specified):
         return context, weights if per_head else jnp.mean(weights, axis=1)
 
     def _by_distance(self, queries: jax.Array, num_keys: int) -> jax.Array:
-        """Score the distances of the keys: all of them by one product, of which each query reads its part."""
+        """Score the distances of the keys: one matrix product, then a shift for each query."""
         farthest_first = jnp.arange(num_keys - 1, -1, -1)
         zeros = jnp.zeros((num_keys, self.sizes["query_size"]), queries.dtype)
         distances = split_heads(self.W_r(self.positions._add(zeros, farthest_first))[None], self.sizes["head_size"])

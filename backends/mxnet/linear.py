@@ -140,7 +140,7 @@ def causal_totals(queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> 
 
 
 def in_blocks(array: np.ndarray) -> np.ndarray:
-    """Split the steps of an array into blocks, of which zeros fill the last."""
+    """Split the steps of an array into blocks; zeros fill the last one."""
     *leading, steps, features = array.shape
     blocks = -(-steps // BLOCK)
     rest = ((0, blocks * BLOCK - steps), (0, 0))

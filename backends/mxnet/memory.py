@@ -39,13 +39,13 @@ def zero_masked(keys: np.ndarray, values: np.ndarray, valid_lens: Lengths | None
 
 
 def in_heads(memory: Memory, queries: np.ndarray) -> Memory:
-    """The memory with as many heads of keys and values as the queries have."""
+    """Repeat heads of keys and values so that there are as many as of queries."""
     keys, values = (for_each_head(array, queries) for array in (memory.keys, memory.values))
     return memory._replace(keys=keys, values=values)
 
 
 def extend_memory(memory: Memory, steps: Memory, position: Offset | None) -> Memory:
-    """The memory with prepared steps behind its keys, or in place of those from position on."""
+    """Append prepared steps to the memory, or with position replace the keys from there."""
     num_keys, num_steps = memory.keys.shape[-2], steps.keys.shape[-2]
     keys, values = (np.concatenate(pair, axis=-2) for pair in zip(memory[:2], steps[:2], strict=True))
     mask = join_masks(memory, steps)
@@ -60,7 +60,7 @@ def extend_memory(memory: Memory, steps: Memory, position: Offset | None) -> Mem
 
 
 def join_masks(memory: Memory, steps: Memory) -> np.ndarray | None:
-    """What later queries may attend to: keys of the memory that any query could attend to, and the steps."""
+    """The mask of later queries: every key that a query could attend to so far, and the new steps."""
     if memory.mask is None and steps.mask is None:
         return None
     past, new = (

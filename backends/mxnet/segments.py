@@ -162,7 +162,7 @@ class SegmentAttention(Specified):
         return context, weights if per_head else mean_of_heads(weights)
 
     def _by_distance(self, queries: np.ndarray, num_keys: int) -> np.ndarray:
-        """Score the distances of the keys: all of them by one product, of which each query reads its part."""
+        """Score the distances of the keys: one matrix product, then a shift for each query."""
         zeros = np.zeros((num_keys, self.sizes["query_size"]), dtype=queries.dtype, ctx=queries.ctx)
         farthest_first = num_keys - 1 - positions(num_keys, queries.ctx)
         encoded = zeros if zeros.size == 0 else self.positions._add(zeros, farthest_first)

@@ -87,7 +87,7 @@ def clip_by_global_norm(
 
 
 def global_norm(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """The root of the sum of the squares of all entries, of which there are some."""
+    """The root of the sum of the squares of all entries; there is at least one."""
     # Divided by the largest entry of all, gradients have squares that neither underflow nor overflow.
     largest = np.max(np.stack([np.max(np.abs(row)) for row in rows]))
     ones = np.ones_like(largest)

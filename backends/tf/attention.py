@@ -67,7 +67,7 @@ class Form(NamedTuple):
 
 
 class Attention(Specified):
-    """What the attention layers share: prepare, attend and a call, around one score.
+    """Base class of the attention layers: prepare, attend and a call, around one score.
 
     context, weights = attention_pooling(score(queries, project(keys)), values)
 
@@ -249,7 +249,7 @@ class Attention(Specified):
         mask: tf.Tensor | None,
         position: Offset | None = None,
     ) -> Memory:
-        """Prepare keys of which the first has that position; it matters to rotary positions alone."""
+        """Prepare keys, the first at `position`, which only rotary positions read."""
         mask = join_attached(mask, keys, values, time_major=self.sizes["time_major"])
         memory = zero_masked(self._to_batch_first(keys), self._to_batch_first(values), valid_lens, mask)
         return memory._replace(keys=self._project(memory.keys))

@@ -47,7 +47,7 @@ class LuongState(NamedTuple):
 
 
 class Decoder(Specified, Generic[State]):
-    """What the decoders share: they differ in `_advance`, one step up to the features of the logits."""
+    """Base class of the decoders, which differ in `_advance`: one step up to the features of the logits."""
 
     attention: Any
 

@@ -135,7 +135,7 @@ def causal_totals(queries: tf.Tensor, keys: tf.Tensor, values: tf.Tensor) -> tf.
 
 
 def in_blocks(array: tf.Tensor) -> tf.Tensor:
-    """Split the steps of an array into blocks, of which zeros fill the last."""
+    """Split the steps of an array into blocks; zeros fill the last one."""
     *leading, steps, features = (size(array, axis) for axis in range(array.shape.rank))
     blocks = -(-steps // BLOCK)
     filled = tf.pad(array, [[0, 0]] * len(leading) + [[0, blocks * BLOCK - steps], [0, 0]])

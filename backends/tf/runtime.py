@@ -1,4 +1,4 @@
-"""The doorway to TensorFlow: arrays in and out, layers by name, gradients, and what is installed and switched on."""
+"""The runtime of TensorFlow for workers: arrays, layers, gradients, versions and determinism settings."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Sublayer = Callable[[tf.Tensor], tf.Tensor]
 
 
 class TransformerLayer(Specified):
-    """What the layers share: self-attention, a feed-forward network, and how a sublayer is added."""
+    """Base class of the layers: self-attention, a feed-forward network, and how a sublayer is added."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         super().__init__(arguments)

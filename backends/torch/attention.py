@@ -67,7 +67,7 @@ class Form(NamedTuple):
 
 
 class Attention(Specified):
-    """What the attention layers share: prepare, attend and a call, around one score.
+    """Base class of the attention layers: prepare, attend and a call, around one score.
 
     context, weights = attention_pooling(score(queries, project(keys)), values)
     """

@@ -52,7 +52,7 @@ torch.serialization.add_safe_globals([Memory, LuongState])  # for torch.export.l
 
 
 class Decoder(Specified, Generic[State]):
-    """What the decoders share: they differ in `_advance`, one step up to the features of the logits."""
+    """Base class of the decoders, which differ in `_advance`: one step up to the features of the logits."""
 
     attention: Any
 

@@ -1,4 +1,4 @@
-"""What the kernels share in JAX: blocks of rows and sequences, and the plain formula behind them."""
+"""Shared parts of the kernels in JAX: blocks of rows and sequences, and the plain formula behind them."""
 
 from __future__ import annotations
 

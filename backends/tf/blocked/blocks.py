@@ -1,4 +1,4 @@
-"""What the kernels share in TensorFlow: blocks and rows of sequences, and the plain formula behind them."""
+"""Shared parts of the kernels in TensorFlow: blocks and rows of sequences, and the plain formula behind them."""
 
 from __future__ import annotations
 

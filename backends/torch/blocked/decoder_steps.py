@@ -609,7 +609,7 @@ def reorder(order: torch.Tensor, axis: int, array: torch.Tensor | None) -> Any:
 
 
 def before(arrays: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-    """What each step reads of the one before, and the first step of what was given."""
+    """The state that each step reads: that of the step before, or the given one at the first step."""
     return torch.cat([first[None], arrays[:-1]])
 
 
