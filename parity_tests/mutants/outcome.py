@@ -1,4 +1,9 @@
-"""The judgement of a mutant in the cases that touch it."""
+"""The judgement of a mutant in the cases that touch it.
+
+Each of these has to be red, but for the unseen ones, which must not be; there has to be a red one; and no quantity that
+is far off may pass. Which other quantities are red is not demanded, nor that a certain case touches a mutant: where it
+matters, the core does, in which each cell is the only one that kills some mutant.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from attention_core import reference
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.call import TRAINING
-from parity_tests.format.case import Arrays, Case
+from parity_tests.format.case import Arrays, Case, is_floating
 from parity_tests.format.expected import expected_values
 from parity_tests.format.selection import Cell, Selection
 from parity_tests.judge import compare
@@ -99,16 +99,18 @@ def test_many_are_mistakes_that_libraries_have_made():
 
 
 def among_right_answers(mutant: Mutant, cells: Sequence[Cell], recording: Recording) -> tuple[list[Cell], Recording]:
-    """The mutant's answers, and those of the reference to cells that do not touch it."""
-    cases = [case for pattern in mutant.cases for case in all_cases().select(pattern) if not is_generated(case)]
-    others = [Cell(case, mutant.dtype) for case in cases if mutant.dtype in case.dtypes]
+    """The mutant's answers, and right ones to the cases by hand that do not touch it."""
+    by_hand = (case for pattern in mutant.cases for case in all_cases().select(pattern) if not is_generated(case))
+    others = [Cell(case, mutant.dtype) for case in by_hand if mutant.dtype in case.dtypes]
     touched = touching(mutant, others)
     others = [cell for cell in others if cell not in touched]
-    return [*cells, *others], replace(
-        recording,
-        answers={**recording.answers, **{cell.key: Answer() for cell in others}},
-        cells={**recording.cells, **{cell.key: expected_values(*cell) for cell in others}},
-    )
+    more = replace(recording, answers={**recording.answers}, cells={**recording.cells})
+    for cell in others:
+        arrays, more.answers[cell.key] = expected_values(*cell), Answer()
+        more.cells[cell.key] = {
+            name: array.astype(cell.dtype) if is_floating(array) else array for name, array in arrays.items()
+        }
+    return [*cells, *others], more
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
