@@ -82,7 +82,7 @@ def certified(run: Run) -> certificate.Certificate:
 def converted(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> certificate.Certificate:
     """A certificate of `convert`, whose validation ends in that run: no framework need be there."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Conversion, "validated", lambda self, move, written, progress: run)
+    monkeypatch.setattr(Conversion, "validate", lambda self, move, written, progress: run)
     KINDS["safetensors"].write(Path("x.safetensors"))
     Path("new.safetensors").write_text("what was written")
     request = Conversion("x.safetensors", "keras.GRU", "new.safetensors")
@@ -183,7 +183,7 @@ def test_a_certificate_whose_framework_is_missing_is_refused(
     def missing(*arguments: object) -> Run:
         raise ImportError("keras.GRU cannot be validated here: not installed: keras")
 
-    monkeypatch.setattr(Conversion, "validated", missing)
+    monkeypatch.setattr(Conversion, "validate", missing)
     result = invoke("verify", written(converted, tmp_path / "own.json"), "x.safetensors")
     assert result.exit_code == 2 and "not installed: keras" in squeezed(result), result.exception
 
