@@ -326,6 +326,9 @@ def summary(run: Run) -> Text:
         )
     tail = f", {known} known divergences" if known else ""
     tail += f"; {missing:,} more are missing" if missing else ""
+    refused = Counter(one.reason.partition(NOT_TAKEN)[2] for one in run.verdicts if NOT_TAKEN in one.reason)
+    untaken = ", ".join(f"{argument} ({count:,})" for argument, count in refused.most_common())
+    tail += f", of which {refused.total():,} need arguments not taken: {untaken}" if refused else ""
     reasons = dict.fromkeys(verdict.reason for verdict in run.verdicts if verdict.status == "not-applicable")
     tail += f"; {absent:,} not applicable: {'; '.join(reasons)}" if absent else ""
     tail += f"; {counts['informational']:,} of them informational" if counts["informational"] else ""

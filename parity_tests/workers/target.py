@@ -15,8 +15,9 @@ They return an array, or a tuple of the outputs in order. The first argument of 
 name; a method other than the call is a separate function. A missing function, an argument that a function's signature
 lacks, and an output that is None or omitted at the end are not implemented: they are reported, and not tested. If there
 are keys and a function has a mask argument but none for lengths, both are combined into one mask; arguments that mask
-nothing may be missing. A function whose heads may share keys takes num_key_heads; a bias of the scores is `bias`, or
-`score_bias` where that is an option. Arrays are NumPy arrays, unless the target has a `runtime`:
+nothing may be missing. A function whose heads may share keys takes num_key_heads, or reads it from the shapes; without
+the argument, it may raise. A bias of the scores is `bias`, or `score_bias` where that is an option. Arrays are NumPy
+arrays, unless the target has a `runtime`:
 
     from_numpy(array), to_numpy(array)       to the framework, and back vjp(function, arguments, cotangents)
     (outputs, gradients): the outputs of function(**arguments), a tuple, and by
@@ -78,6 +79,9 @@ PLAIN = SimpleNamespace(
     describe=lambda: {"framework": "NumPy", "versions": {}, "devices": {"cpu": platform.machine()}},
 )
 """The default runtime, for NumPy arrays."""
+
+GROUPS = "num_key_heads"
+"""The argument of a layer whose heads share keys."""
 
 SIZES = re.compile(r"_size$|^num_positions$|^features$")
 """The constructor's arguments that follow from array shapes."""
@@ -225,7 +229,13 @@ class Target(Package):
         given = {name: self.place(arrange(array, cell["layouts"].get(name, ""))) for name, array in taken.items()}
         arguments = {**given, **{PARAMETER + name: self.place(array.copy()) for name, array in parameters.items()}}
         factors = {int(k): self.place(array) for k, array in cotangents.items()} if self.differentiates else {}
-        outputs, gradients = self._answers(function, arguments, factors)
+        try:
+            outputs, gradients = self._answers(function, arguments, factors)
+        except Exception as error:  # whatever a framework raises for shapes that do not fit
+            name = function_name(cell["operator"], cell["method"])
+            if in_groups(taken) and not taker(getattr(self.package, name))(GROUPS):
+                raise NotImplementedHere(f"{name}{NOT_TAKEN}{GROUPS}") from error
+            raise
         answer = dict(zip(quantities(cell, len(outputs)), outputs, strict=False))
         answer |= {f"gradient_{name.removeprefix(PARAMETER)}": array for name, array in gradients.items()}
         arrays = {name: self.read(name, array) for name, array in answer.items() if array is not None}
@@ -258,8 +268,8 @@ class Target(Package):
         ]:
             del arrays[key]
         keywords = {**cell["options"], **self._config(cell, takes)}
-        if in_groups(arrays):
-            keywords["num_key_heads"] = arrays["keys"].shape[1]
+        if in_groups(arrays) and takes(GROUPS):
+            keywords[GROUPS] = arrays["keys"].shape[1]
         given = [*(keyword(array, name) for array in arrays), *keywords]
         refused = [key for key in given if not takes(key)]
         check_signature(cell, function, given)

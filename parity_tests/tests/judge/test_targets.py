@@ -3,6 +3,7 @@
 import ast
 import io
 import os
+import re
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,6 +113,35 @@ def test_a_layer_is_a_function_of_its_parameters(check: Check):
     result = check(LAYER, "--case", "AdditiveAttention-open")
     assert result.exit_code == 0, result.output
     assert "gradients of AdditiveAttention" in squeezed(result)
+
+
+GROUPED = """
+import numpy as np
+
+def DotProductAttention(parameters, queries, keys, values):
+    groups = queries.shape[1] // keys.shape[1]
+    {spread}
+    raised = np.exp(queries @ keys.swapaxes(2, 3) / queries.shape[-1] ** 0.5)
+    weights = raised / raised.sum(-1, keepdims=True)
+    return weights @ values, weights
+"""
+SPREADS = {
+    "repeated": ("keys, values = (np.repeat(array, groups, axis=1) for array in (keys, values))", "green"),
+    "tiled": ("keys, values = (np.tile(array, (1, groups, 1, 1)) for array in (keys, values))", "red"),
+    "refused": ("", "num_key_heads of DotProductAttention"),
+}
+
+
+@pytest.mark.parametrize(("spread", "words"), SPREADS.values(), ids=SPREADS)
+def test_heads_that_share_keys_are_asked_for_by_shapes_alone(check: Check, spread: str, words: str):
+    drawn = 'Drawn("DotProductAttention", method="call", sizes={"queries": 2, "keys": 3, "heads": 4, "key_heads": 2})'
+    assert words in squeezed(check(GROUPED.format(spread=spread), "--drawn", drawn))
+
+
+def test_the_green_line_counts_what_no_argument_takes(check: Check):
+    result = check(LAYER, "--case", "AdditiveAttention-[bflo]*")
+    counts = re.search(r"(\d+) need arguments not taken: valid_lens \((\d+)\)", squeezed(result))
+    assert result.exit_code == 0 and counts and int(counts[1]) > int(counts[2]) > 1
 
 
 def test_a_number_that_is_not_a_size_is_required(check: Check):
