@@ -119,7 +119,7 @@ class Attention(Specified):
 
         A key of the memory that any query could attend to is open to all later ones. With position, the memory keeps
         its number of keys, as compilers need it: prepare one with hidden keys as room, whose valid_lens are the first
-        position. A step beyond the last key is left out.
+        position. A step before the first key (position may be negative) or beyond the last is left out.
 
         Args:
             memory: as `prepare` returns it

@@ -182,6 +182,9 @@ def extended_cases(
         for key, array in {**room, **steps, **given, "steps.position": free}.items()
     }
     yield case("extended_at", shows, swapped, method="extend", config=time_major, dtypes=EXACT)
+    shows = "Steps of which one is before the first key, in one sequence, and two are beyond the last, in the other."
+    outside = {**swapped, "steps.position": np.array([-1, 6], np.int32)}
+    yield case("extended_outside", shows, outside, method="extend", config=time_major, dtypes=EXACT)
     if not whole:
         return
     yield case("extended", "Three steps behind five keys.", {**first, **steps}, method="extend", dtypes=EXACT)

@@ -32,6 +32,23 @@ def prepared_mask_lost(original: Any, memory: Any) -> Any:
     return original(memory=memory._replace(mask=None))
 
 
+def is_before_the_first_key(position: Any) -> bool:
+    """Whether steps are added from a negative position on."""
+    return position is not None and bool(np.any(np.less(position, 0)))
+
+
+@mutant("attention.DotProductAttention.extend", touches=is_before_the_first_key)
+def position_from_the_end(original: Any, memory: Any, position: Any) -> Any:
+    """A negative position counts from the end, as an index of Python does."""
+    return original(position=position % memory.keys.shape[-2])
+
+
+@mutant("attention.DotProductAttention.extend", touches=is_before_the_first_key)
+def position_clamped(original: Any, position: Any) -> Any:
+    """Steps from a negative position on are moved to the first key, as dynamic_update_slice does."""
+    return original(position=np.maximum(position, 0))
+
+
 @mutant(
     "attention.DotProductAttention.extend",
     touches=lambda memory: is_masked(memory) and (memory.mask.any(axis=-2) != memory.mask[..., -1, :]).any(),
