@@ -99,7 +99,8 @@ def gelu_tanh(x: jax.Array) -> jax.Array:
 
     Where nnx.gelu follows a product, XLA leaves both to cuBLASLt, which is off by 1e-10 in float64.
     """
-    return x * nnx.sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))
+    near = jnp.clip(x, -32.0, 32.0)  # beyond, the tanh is 1 or -1; the cube is inf in float16, and its gradient NaN
+    return x * nnx.sigmoid(2.0 * math.sqrt(2.0 / math.pi) * (near + 0.044715 * near**3))
 
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {

@@ -105,7 +105,8 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
 
 def gelu_tanh(x: tf.Tensor) -> tf.Tensor:
     """The approximation of gelu by a tanh."""
-    return 0.5 * x * (1.0 + tf.math.tanh((2.0 / math.pi) ** 0.5 * (x + 0.044715 * x * x * x)))
+    near = tf.clip_by_value(x, -32.0, 32.0)  # beyond, the tanh is 1 or -1; in float16 the cube is inf, its gradient NaN
+    return 0.5 * x * (1.0 + tf.math.tanh((2.0 / math.pi) ** 0.5 * (near + 0.044715 * near * near * near)))
 
 
 ACTIVATIONS: Mapping[str, Callable[[tf.Tensor], tf.Tensor]] = {

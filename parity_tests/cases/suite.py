@@ -18,6 +18,7 @@ from parity_tests.cases import (
     masking,
     multi_head,
     positions,
+    ranges,
     recurrent,
     regressions,
     scoring,
@@ -36,7 +37,7 @@ CORE = Path(__file__).with_name("core.txt")
 
 WRITTEN = (
     *(masking, scoring, linear, attention, choices, multi_head, compressed, segments),
-    *(positions, transformer, recurrent, decoders, images, translation),
+    *(positions, transformer, recurrent, decoders, images, translation, ranges),
 )
 """The modules of cases that are written by hand, and have a seed where their numbers decide something."""
 

@@ -8,7 +8,18 @@ from parity_tests.mutants.mutant import all_mutants
 
 FAMILIES = (
     *("ignored", "scores", "masks", "weights", "pooling", "linear", "attention", "context_alone", "multi_head"),
-    *("compressed", "segments", "positions", "transformer", "recurrent", "decoders", "images", "answers", "training"),
+    *(
+        "compressed",
+        "segments",
+        "positions",
+        "transformer",
+        "recurrent",
+        "decoders",
+        "images",
+        "ranges",
+        "answers",
+        "training",
+    ),
 )
 
 for _family in FAMILIES:
