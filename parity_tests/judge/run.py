@@ -119,20 +119,25 @@ def workers_of(job: Job, workers: int) -> int:
 
 
 def batches_of(cells: Sequence[Cell]) -> list[Batch]:
-    """Split the cells into batches; cells that share a program or repeat each other stay together, in order."""
+    """Split the cells into batches; cells that share a program, in any dtype, or repeat each other stay together.
+
+    The dtypes of the first program and of every other one come in reverse order, and repetitions behind all other cells
+    of their batch: an answer may not depend on the dtype of the calls before.
+    """
     programs: dict[str, list[Cell]] = {}
     for cell in cells:
-        case, dtype = cell
+        case = cell.case
         shapes = [(name, array.shape, array.dtype.name) for name, array in case.inputs.items()]
-        program = repr((dtype, case.operator, case.method, case.config, case.options, shapes))
+        program = repr((case.operator, case.method, case.config, case.options, shapes))
         programs.setdefault(program, []).append(cell)
+    dtypes = list(dict.fromkeys(cell.dtype for cell in cells))
     batches: list[list[Cell]] = [[]]
-    for alike in programs.values():
+    for number, alike in enumerate(programs.values()):
         if len(batches[-1]) >= BATCH:
             batches.append([])
-        batches[-1] += alike
-    place = {cell.key: number for number, cell in enumerate(cells)}
-    return [batch_of(sorted(batch, key=lambda cell: place[cell.key])) for batch in batches]
+        order = dtypes if number % 2 else dtypes[::-1]
+        batches[-1] += sorted(alike, key=lambda cell: order.index(cell.dtype))
+    return [batch_of(sorted(batch, key=lambda cell: bool(cell.case.again))) for batch in batches]
 
 
 def deal(batches: Sequence[Batch], count: int) -> list[Iterable[Batch]]:

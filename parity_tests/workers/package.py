@@ -41,6 +41,13 @@ class Outputs:
     changed: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
+    def is_like(self, other: Outputs) -> bool:
+        """Whether the arrays are bitwise those of another call, with all NaN considered equal."""
+        arrays = self.arrays, other.arrays
+        return arrays[0].keys() == arrays[1].keys() and all(
+            same(array, arrays[1][name]) for name, array in arrays[0].items()
+        )
+
 
 class Package:
     """A package with its runtime on a device, with determinism settings in force."""

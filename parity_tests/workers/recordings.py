@@ -96,6 +96,10 @@ def batch_of(cells: Iterable[Cell], place: str = "") -> Batch:
     return Batch(cells, pack_arrays(arrays, header), hashes)
 
 
+REPEATS = 3
+"""How often the repetition of a case is computed, so that its question is asked four times in all."""
+
+
 def digests(cells: Iterable[Cell]) -> dict[str, str]:
     """A digest of each cell's definition: operator, method, config, options, inputs, parameters and cotangents."""
     return {cell.key: _digest(*_question(cell)) for cell in cells}
@@ -118,6 +122,7 @@ def _question(cell: Cell) -> tuple[dict[str, Any], Arrays]:
         "shared": dict(case.shared),
         "twice": case.twice,
         "inputs": sorted({array.dtype.name for array in inputs.values()}) or [dtype],
+        **({"repeats": REPEATS} if case.again else {}),
     }
     return question, arrays
 

@@ -63,6 +63,27 @@ def test_a_file_with_an_error_shows_its_trace(check: Check):
     assert result.exit_code == 2 and "not today" in result.output and "mine.py" in result.output
 
 
+STATES = {
+    "dtype of the first call": "kind = KEPT.setdefault(scores.shape, scores.dtype)",
+    "dtype of the last call": "kind = KEPT.get(scores.shape, scores.dtype); KEPT[scores.shape] = scores.dtype",
+    "fourth answer": "KEPT[str((scores, mask))] += 1; kind = '>f2' if KEPT[str((scores, mask))] == 4 else scores.dtype",
+}
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_an_answer_may_not_depend_on_the_calls_before(check: Check, state: str):
+    source = f"""{SOFTMAX.replace("masked_softmax", "softmax")}
+from collections import Counter
+
+KEPT = {"Counter()" if "+=" in state else "{}"}
+
+def masked_softmax(scores, mask=None):
+    {state}
+    return softmax(scores.astype(kind), mask).astype(scores.dtype)
+"""
+    assert check(source, "--case", WRITTEN, dtype="float64,float32").exit_code == 1
+
+
 @pytest.mark.parametrize("target", ["mine", "mine:Own", "mine.py:Own"])
 def test_a_target_may_be_a_module_here_or_an_object(check: Check, target: str):
     body = "".join(f"    {line}\n" for line in SOFTMAX.splitlines())
