@@ -28,7 +28,7 @@ def adapters(package: Any, where: str) -> Iterator[str]:
     if path:
         found = {path: package} if callable(package) else {}
     else:
-        found = {name: one for name, one in vars(package).items() if inspect.isclass(one) and _call_of(one)}
+        found = {name: one for name, one in vars(package).items() if inspect.isclass(one) and call_of(one)}
         found = {name: one for name, one in found.items() if one.__module__ == package.__name__}
         exact = {name: one for name, one in found.items() if any(name == layer.name for layer in LAYERS)}
         found = exact or dict(list(found.items())[:1])
@@ -54,7 +54,7 @@ def adapter(
     if inspect.isclass(made) or (made is None and method):
         names = options if made is None else _required_arguments(made)
         called += f"({', '.join(f'{name}={name}' if name in taken else f'{name}=...' for name in names)})"
-    given = _matching_inputs(_call_of(made), inputs)
+    given = _matching_inputs(call_of(made), inputs)
     first = ["parameters"] * bool(method) + [name for name, optional in inputs.items() if not optional]
     optional = [f"{name}=None" for name in given.values() if inputs.get(name)]
     positional = [value for name, value in given.items() if not inputs.get(value)]
@@ -80,7 +80,7 @@ def class_in(place: str, operator: str) -> type | None:
     except SyntaxError:
         return None
     made = [_outline(node) for node in classes]
-    made = [one for one in made if _call_of(one)]
+    made = [one for one in made if call_of(one)]
     return next((one for one in made if one.__name__ == operator), next(iter(made), None))
 
 
@@ -132,7 +132,7 @@ def _operator(name: str) -> str:
     return next(iter(difflib.get_close_matches(name.rpartition(".")[2], names, 1, 0.85)), "DotProductAttention")
 
 
-def _call_of(made: Any) -> Callable[..., Any] | None:
+def call_of(made: Any) -> Callable[..., Any] | None:
     """What runs when the class's instance, or the callable, is called."""
     for name in CALLED:
         method = getattr(made, name, None)

@@ -12,12 +12,14 @@ They are called by keyword:
     def BahdanauDecoder_greedy(parameters, encoder_outputs, state, mask=None, *, bos, eos, max_steps): ...
 
 They return an array, or a tuple of the outputs in order. The first argument of a layer is its canonical parameters, by
-name; a method other than the call is a separate function. A missing function, an argument that a function's signature
-lacks, and an output that is None or omitted at the end are not implemented: they are reported, and not tested. If there
-are keys and a function has a mask argument but none for lengths, both are combined into one mask; arguments that mask
-nothing may be missing. A function whose heads may share keys takes num_key_heads, or reads it from the shapes; without
-the argument, it may raise. A bias of the scores is `bias`, or `score_bias` where that is an option. Arrays are NumPy
-arrays, unless the target has a `runtime`:
+name; a method other than the call is a separate function. A function may be an instance of a layer, whose `forward` or
+`call` then has the signature. A missing function, an argument that a function's signature lacks, or that it passes on
+by ** to one that refuses it, and an output that is None or omitted at the end are not implemented: they are reported,
+and not tested. If there are keys and a function has a mask argument but none for lengths, both are combined into one
+mask; arguments that mask nothing may be missing. An option that a case leaves out has the default of the function,
+which should be the specification's. A function whose heads may share keys names num_key_heads, or reads it from the
+shapes; without the argument, it may raise. A bias of the scores is `bias`, or `score_bias` where a layer has an option
+of that name. Arrays are NumPy arrays, unless the target has a `runtime`:
 
     from_numpy(array), to_numpy(array)       to the framework, and back vjp(function, arguments, cotangents)
     (outputs, gradients): the outputs of function(**arguments), a tuple, and by
@@ -42,6 +44,7 @@ import platform
 import re
 import sys
 import sysconfig
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -64,7 +67,7 @@ from parity_tests.format.call import (
 )
 from parity_tests.format.drawn import called_of, inputs_of
 from parity_tests.format.layouts import arrange
-from parity_tests.workers.adapter import adapters
+from parity_tests.workers.adapter import adapters, call_of
 from parity_tests.workers.package import Arrays, Backend, Cell, Given, Outputs, Package, quantities, specified_outputs
 
 PARAMETER = "parameter."
@@ -93,6 +96,10 @@ class TargetError(ValueError):
 
 class NotImplementedHere(Exception):
     """The target does not implement a cell; the message names the missing part."""
+
+
+class RefusedArgument(Exception):
+    """A function that takes any argument passes one on to another that does not; the message is its name."""
 
 
 class SignatureError(TypeError):
@@ -208,6 +215,7 @@ class Target(Package):
         self.chosen = functools.cache(without_layer if layered else choose_outputs)
         self.reason_against_dtype = functools.cache(self._reason_against_dtype)
         self._given: dict[Function, tuple[int, ...]] = {}
+        self._refused: dict[str, set[str]] = defaultdict(set)
 
     def describe(self) -> dict[str, Any]:
         """Versions, device, settings in force, and implemented functions."""
@@ -226,14 +234,17 @@ class Target(Package):
         self.handed.clear()
         function, taken = self.fit(cell, inputs)
         sent = {name: array.copy() for name, array in taken.items()}
-        given = {name: self.place(arrange(array, cell["layouts"].get(name, ""))) for name, array in taken.items()}
+        given = {name: self.place(arrange(array, layout_of(cell, name, array))) for name, array in taken.items()}
         arguments = {**given, **{PARAMETER + name: self.place(array.copy()) for name, array in parameters.items()}}
         factors = {int(k): self.place(array) for k, array in cotangents.items()} if self.differentiates else {}
         try:
             outputs, gradients = self._answers(function, arguments, factors)
+        except RefusedArgument as error:  # from now on as if the signature lacked it
+            self._refused[function_name(cell["operator"], cell["method"])].add(str(error))
+            return self.run(cell, inputs, parameters, cotangents)
         except Exception as error:  # whatever a framework raises for shapes that do not fit
             name = function_name(cell["operator"], cell["method"])
-            if in_groups(taken) and not taker(getattr(self.package, name))(GROUPS):
+            if in_groups(taken) and GROUPS not in parameters_of(getattr(self.package, name)):
                 raise NotImplementedHere(f"{name}{NOT_TAKEN}{GROUPS}") from error
             raise
         answer = dict(zip(quantities(cell, len(outputs)), outputs, strict=False))
@@ -251,36 +262,45 @@ class Target(Package):
         Raises: NotImplementedHere, naming the missing part; SignatureError if a required argument is missing, or too
         many are required.
         """
-        name = function_name(cell["operator"], cell["method"])
+        operator, method = cell["operator"], cell["method"]
+        name = function_name(operator, method)
         function = getattr(self.package, name, None)
         if inspect.isclass(function):
             raise NotImplementedHere(f"{name} is a class, expected a function (--init {name} writes one)")
         if function is None or name not in self.implemented:
             raise NotImplementedHere(f"there is no {name}")
-        takes, shared = taker(function), cell["shared"]
-        arrays = {name: array for name, array in inputs.items() if not name.startswith(SECOND)}
-        arrays |= {name: arrays[other] for name, other in shared.items()}
-        masked = "valid_lens" in arrays and num_keys(arrays, cell["config"]) is not None
-        if masked and takes("mask") and not takes("valid_lens"):
-            arrays = as_one_mask(arrays, cell["config"])
-        for key in [
-            key for key in arrays if not takes(keyword(key, name)) and hides_nothing(key, arrays, cell["config"])
-        ]:
-            del arrays[key]
+        takes, shared = self._taker(name), cell["shared"]
+        arrays = {key: array for key, array in inputs.items() if not key.startswith(SECOND)}
+        arrays |= {key: arrays[other] for key, other in shared.items()}
+        second = {key.removeprefix(SECOND): array for key, array in inputs.items() if key.startswith(SECOND)}
+        if takes("mask") and not takes("valid_lens") and "valid_lens" in arrays and num_keys(arrays, cell) is not None:
+            arrays, second = with_one_mask(arrays, second, cell)
+        calls = arrays, {**arrays, **second}
+
+        def is_unused(key: str) -> bool:
+            return not takes(keyword(key, operator)) and all(
+                hides_nothing(key, call, cell) for call in calls if key in call
+            )
+
+        arrays, second = ({key: call[key] for key in call if not is_unused(key)} for call in (arrays, second))
         keywords = {**cell["options"], **self._config(cell, takes)}
         if in_groups(arrays) and takes(GROUPS):
             keywords[GROUPS] = arrays["keys"].shape[1]
-        given = [*(keyword(array, name) for array in arrays), *keywords]
+        given = [*(keyword(key, operator) for key in {**arrays, **second}), *keywords]
         refused = [key for key in given if not takes(key)]
-        check_signature(cell, function, given)
+        check_signature(cell, function, takes, given)
         if refused:
             raise NotImplementedHere(f"{name}{NOT_TAKEN}{refused[0]}")
         arrays = {key: array for key, array in arrays.items() if key not in shared}
-        second = {key: array for key, array in inputs.items() if key.startswith(SECOND)}
-        arrays |= {key: array for key, array in second.items() if key.removeprefix(SECOND) in arrays}
-        count = len(output_names(cell["operator"], cell["method"], cell["options"]))
-        call = self.function(name, json.dumps(keywords), bool(cell["method"]), json.dumps(shared), cell["twice"], count)
+        arrays |= {SECOND + key: array for key, array in second.items()}
+        count = len(output_names(operator, method, cell["options"]))
+        call = self.function(operator, method, json.dumps(keywords), json.dumps(shared), cell["twice"], count)
         return call, arrays
+
+    def _taker(self, name: str) -> Callable[[str], bool]:
+        """Whether the function of that name has a keyword argument, as its signature says and its calls have shown."""
+        takes, refused = taker(getattr(self.package, name)), self._refused[name]
+        return lambda key: key not in refused and takes(key)
 
     def _config(self, cell: Cell, takes: Callable[[str], bool]) -> dict[str, Any]:
         """The constructor's arguments that a function must have: those without default that arrays do not determine."""
@@ -293,15 +313,20 @@ class Target(Package):
 
         return {name: value for name, value in cell["config"].items() if takes(name) or not is_implied(name, value)}
 
-    def _function(self, name: str, keywords: str, layered: bool, shared: str, twice: bool, count: int) -> Function:
-        chosen, bound = getattr(self.package, name), json.loads(keywords)
+    def _function(self, operator: str, method: str, keywords: str, shared: str, twice: bool, count: int) -> Function:
+        chosen, bound = getattr(self.package, function_name(operator, method)), json.loads(keywords)
 
         def call(layer: None, **arrays: Any) -> tuple[Any, ...]:
             given = {key.removeprefix(PARAMETER): arrays[key] for key in arrays if key.startswith(PARAMETER)}
             rest = with_losses({key: arrays[key] for key in arrays if not key.startswith(PARAMETER)})
-            outputs = as_tuple(
-                chosen(*[given] * layered, **{keyword(key, name): value for key, value in rest.items()}, **bound)
-            )
+            named = {**{keyword(key, operator): value for key, value in rest.items()}, **bound}
+            try:
+                outputs = as_tuple(chosen(*[given] * bool(method), **named))
+            except TypeError as error:
+                argument = refused_argument(error)
+                if argument in named and argument not in parameters_of(chosen):
+                    raise RefusedArgument(argument) from error
+                raise
             return (*outputs, *[None] * (count - len(outputs)))  # so that a second call's are not taken for them
 
         return functools.partial(wrap_call(call, json.loads(shared), twice), None)
@@ -354,12 +379,12 @@ def in_groups(arrays: Arrays) -> bool:
     return queries is not None and keys is not None and queries.ndim == 4 and queries.shape[1] != keys.shape[1]
 
 
-def keyword(name: str, function: str) -> str:
+def keyword(name: str, operator: str) -> str:
     """The argument name of an array: `losses` for losses.*, `gradients` for gradients.W, `state_rnn` for state.rnn.
 
-    `bias` is an option of the constructor of MultiHeadAttention, whose array is `score_bias`.
+    The bias of the scores is `score_bias` where a layer has an option named bias.
     """
-    if name == "bias" and function.startswith("MultiHeadAttention"):
+    if name == "bias" and any(option.name == name for option in find(operator).options):
         return "score_bias"
     whole = name.partition(".")[0]
     return whole if whole in ("losses", *LISTS) and whole != name else name.replace(".", "_")
@@ -386,24 +411,47 @@ def taker(function: Callable[..., Any]) -> Callable[[str], bool]:
 
     Raises: NotImplementedHere if it has no signature.
     """
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except ValueError as error:
-        raise NotImplementedHere(f"{function!r} has no signature, expected a Python function") from error
-    names = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
-    anything = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    names = parameters_of(function)
+    anything = any(one.kind is one.VAR_KEYWORD for one in signature_of(function).parameters.values())
     return lambda name: anything or name in names
 
 
-def check_signature(cell: Cell, function: Callable[..., Any], given: Sequence[str]) -> None:
+def parameters_of(function: Callable[..., Any]) -> set[str]:
+    """The names of the keyword arguments in a function's signature."""
+    named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    return {name for name, one in signature_of(function).parameters.items() if one.kind in named}
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function, or of what runs when a layer is called, whose own call passes everything on.
+
+    Raises: NotImplementedHere if it has none.
+    """
+    try:
+        signature = inspect.signature(function)
+        passes_on = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+        return inspect.signature(call_of(function) or function) if passes_on else signature
+    except ValueError as error:
+        raise NotImplementedHere(f"{function!r} has no signature, expected a Python function") from error
+
+
+def refused_argument(error: TypeError) -> str:
+    """The argument that a function does not take, in the words of Python and of its C functions, or nothing."""
+    met = re.search(r"unexpected keyword argument '(\w+)'|'(\w+)' is an invalid keyword argument", str(error))
+    return next(filter(None, met.groups())) if met else ""
+
+
+def check_signature(
+    cell: Cell, function: Callable[..., Any], takes: Callable[[str], bool], given: Sequence[str]
+) -> None:
     """Check that a function takes the specification's required arguments, and requires no others.
 
     given has the names of a call's arguments. Raises: SignatureError with both signatures.
     """
-    entry, name, takes = find(cell["operator"]), function_name(cell["operator"], cell["method"]), taker(function)
-    inputs = {keyword(tensor.name, name): tensor.optional for tensor in inputs_of(entry, cell["method"])}
+    entry, name = find(cell["operator"]), function_name(cell["operator"], cell["method"])
+    inputs = {keyword(one.name, cell["operator"]): one.optional for one in inputs_of(entry, cell["method"])}
     needed = [key for key, optional in inputs.items() if not optional]
-    first, signature, reason = ["parameters"] * bool(cell["method"]), bare(inspect.signature(function)), ""
+    first, signature, reason = ["parameters"] * bool(cell["method"]), bare(signature_of(function)), ""
     if any(key in given and not takes(key) for key in needed):
         reason = f"it does not take {', '.join(key for key in needed if not takes(key))}"
     elif all(map(takes, given)):
@@ -424,42 +472,56 @@ def bare(signature: inspect.Signature) -> inspect.Signature:
     return signature.replace(parameters=plain, return_annotation=signature.empty)
 
 
-def as_one_mask(arrays: Arrays, config: Mapping[str, Any]) -> Arrays:
-    """The arguments with lengths and mask combined into one mask, as in the specification."""
-    rest = {name: array for name, array in arrays.items() if name not in ("valid_lens", "mask")}
-    one = np.asarray(reference.attention_mask(num_keys(arrays, config) or 0, arrays["valid_lens"], arrays.get("mask")))
-    heads = rest.get("scores", rest.get("queries", one)).ndim == 4
-    return {**rest, "mask": one[:, None] if heads and one.ndim == 3 else one}
+def with_one_mask(arrays: Arrays, second: Arrays, cell: Cell) -> tuple[Arrays, Arrays]:
+    """The arguments of a call, and what a second one changes, with lengths and mask combined into one mask."""
+    parts, calls = {"valid_lens", "mask"}, (arrays, {**arrays, **second})
+    first, other = (as_one_mask(call, cell) for call in calls)
+    changes = bool(parts & {*second}) or not np.array_equal(first, other)
+    arrays, second = ({key: call[key] for key in call if key not in parts} for call in (arrays, second))
+    return {**arrays, "mask": first}, {**second, "mask": other} if changes else second
 
 
-KEYS = {"scores": -1, "keys": -2, "encoder_outputs": -2}
-"""The arrays whose axis of keys masks and lengths refer to, and that axis; for a decoder, the encoder's outputs."""
+def as_one_mask(arrays: Arrays, cell: Cell) -> np.ndarray:
+    """Lengths and mask combined into one mask, as in the specification."""
+    one = np.asarray(reference.attention_mask(num_keys(arrays, cell) or 0, arrays["valid_lens"], arrays.get("mask")))
+    heads = arrays.get("scores", arrays.get("queries", one)).ndim == 4
+    return one[:, None] if heads and one.ndim == 3 else one
+
+
+def layout_of(cell: Cell, name: str, array: np.ndarray) -> str:
+    """The memory layout of an argument; C order for a mask that lengths were combined with, if it had stride 0."""
+    layout: str = cell["layouts"].get(name, "")
+    return "" if layout == "expanded" and bool((array != array[:1]).any()) else layout
+
 
 STEPS = ("source", "tokens", "inputs", "targets")
 """The arrays whose steps lengths refer to if there are no keys: a translator's source comes before its inputs."""
 
 
-def num_keys(arrays: Arrays, config: Mapping[str, Any]) -> int | None:
-    """The number of keys that masks refer to; None if there are no keys."""
-    for name, axis in KEYS.items():
-        if name in arrays:
-            return int(arrays[name].shape[0 if config.get("time_major") and name == "keys" else axis])
+def num_keys(arrays: Arrays, cell: Cell) -> int | None:
+    """The number of keys that masks refer to; None if there are no keys, or no masks of keys."""
+    inputs = inputs_of(find(cell["operator"]), cell["method"])
+    if any(tensor.name == "mask" for tensor in inputs):
+        for tensor in inputs:
+            if "keys" in tensor.axes and not tensor.optional:
+                axis = 0 if cell["config"].get("time_major") else tensor.axes.index("keys") - len(tensor.axes)
+                return int(arrays[tensor.name].shape[axis])
     return None
 
 
-def num_steps(arrays: Arrays, config: Mapping[str, Any]) -> int | None:
+def num_steps(arrays: Arrays, cell: Cell) -> int | None:
     """The number of steps that lengths refer to if there are no keys."""
     for name in STEPS:
         if name in arrays:
-            return int(arrays[name].shape[0 if config.get("time_major") else 1])
+            return int(arrays[name].shape[0 if cell["config"].get("time_major") else 1])
     return None
 
 
-def hides_nothing(name: str, arrays: Arrays, config: Mapping[str, Any]) -> bool:
+def hides_nothing(name: str, arrays: Arrays, cell: Cell) -> bool:
     """Whether an optional array has no effect: an open mask, lengths of all keys or steps, factors of 1."""
-    array, keys = arrays[name], num_keys(arrays, config)
+    array, keys = arrays[name], num_keys(arrays, cell)
     if name == "valid_lens":
-        most = num_steps(arrays, config) if keys is None else keys
+        most = num_steps(arrays, cell) if keys is None else keys
         return most is not None and bool((array >= most).all())
     optional = name.endswith("dropout_mask") or name == "head_mask" or (name == "mask" and keys is not None)
     return optional and bool((array == 1).all())

@@ -1,36 +1,31 @@
 """What a target is: what its functions take, the shapes that it may have, and its runtime."""
 
 import ast
-import io
 import os
 import re
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 import backends
 from backends import FRAMEWORKS
-from backends.archives import unpack_arrays
 from parity_tests.cases.suite import all_cases
 from parity_tests.format.case import Case
-from parity_tests.format.selection import Cell, cells_of
+from parity_tests.format.selection import cells_of
 from parity_tests.judge.check import apply_requirements, is_registered
 from parity_tests.judge.compare import judge_all
 from parity_tests.judge.question import Questions
-from parity_tests.judge.verdict import Verdict
 from parity_tests.tests.commands import invoke, squeezed
-from parity_tests.tests.judge.sources import EXAMPLE, SOFTMAX, Check
+from parity_tests.tests.judge.sources import EXAMPLE, SOFTMAX, Check, asked_of, target_of, verdicts_of
 from parity_tests.tests.places import FAKES, ROOT
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import environment, requirements_of
 from parity_tests.workers.process import Job
-from parity_tests.workers.recordings import Recording, batch_of
+from parity_tests.workers.recordings import Recording
 from parity_tests.workers.target import Target, load
-from parity_tests.workers.worker import answer_cells, frames, group
 
 pytestmark = pytest.mark.once
 
@@ -38,28 +33,19 @@ pytestmark = pytest.mark.once
 # ------------------------------------------------------------------------------------------------ what a function takes
 
 
-def target_of(source: str, tmp_path: Path) -> Target:
-    """A target of that source."""
-    path = tmp_path / "mine.py"
-    path.write_text(source)
-    return Target(*load(str(path)), str(path), "cpu")
-
-
 SCORES = np.zeros((2, 3, 4))
 
 
-def asked_of(inputs: dict[str, np.ndarray]) -> dict[str, Any]:
-    """What a worker is asked for a softmax of those arrays."""
-    case = Case("masked_softmax", "own", "An example.", inputs)
-    cells: list[dict[str, Any]] = unpack_arrays(batch_of([Cell(case, "float64")]).packed)[1]["cells"]
-    return cells[0]
+def case_of(inputs: dict[str, np.ndarray]) -> Case:
+    """A softmax of those arrays."""
+    return Case("masked_softmax", "own", "An example.", inputs)
 
 
 def test_a_function_without_lengths_gets_them_in_its_mask(tmp_path: Path):
     target = target_of("def masked_softmax(scores, mask=None): return scores", tmp_path)
 
     def mask_of(**inputs: np.ndarray) -> np.ndarray:
-        return target.fit(asked_of(inputs), inputs)[1]["mask"]
+        return target.fit(asked_of(case_of(inputs)), inputs)[1]["mask"]
 
     lens = np.array([1, 4])
     np.testing.assert_array_equal(mask_of(scores=SCORES, valid_lens=lens)[:, 0], [[True] + [False] * 3, [True] * 4])
@@ -81,7 +67,7 @@ def test_a_function_without_lengths_gets_them_in_its_mask(tmp_path: Path):
 def test_arguments_that_mask_nothing_may_be_missing(given: dict, tmp_path: Path):
     target = target_of("def masked_softmax(scores): return scores", tmp_path)
     inputs = {"scores": SCORES, **given}
-    assert list(target.fit(asked_of(inputs), inputs)[1]) == ["scores"]
+    assert list(target.fit(asked_of(case_of(inputs)), inputs)[1]) == ["scores"]
 
 
 NOT_IMPLEMENTED = {
@@ -167,21 +153,6 @@ def test_an_argument_that_is_changed_is_red(check: Check):
 
 
 SHAPES = FAKES / "shapes.py"
-
-
-def verdicts_of(target: Target, pattern: str) -> list[Verdict]:
-    """What is found of a target in this process, as a worker asks it and as `check` judges it."""
-    cells = cells_of(all_cases().select(pattern), ["float64"])
-    arrays, header = unpack_arrays(batch_of(cells).packed)
-    stream = io.BytesIO()
-    target.describe()
-    answer_cells(stream, target, group(arrays), header["cells"])
-    stream.seek(0)
-    recording = Recording("mine", "cpu")
-    for arrays, message in map(unpack_arrays, frames(stream)):
-        recording.answers[message["key"]] = Answer.of(message)
-        recording.cells[message["key"]] = arrays
-    return list(apply_requirements(judge_all(cells, [recording], Questions()), require_all=False))
 
 
 RIGHT = [name for name, shape in vars(load(str(SHAPES))[0]).items() if hasattr(shape, "cases") and name[0] != "_"]
