@@ -50,7 +50,8 @@ def linear_cases() -> Iterator[Case]:
         yield case(label, shows, {**inputs, "valid_lens": BATCH_LENS})
     yield case("large", "Features in the hundreds of either sign, and some that are 0.", {**full, **large(plain)})
     small = {name: plain[name] - 20.0 for name in ("queries", "keys")}
-    yield case("small", "Features of 2e-9, which are lost beside 1 in float32.", {**full, **small})
+    shows = "Features of 2e-9: elu(x) + 1 as written rounds them to 0 in float32, and to 8 digits in float64."
+    yield case("small", shows, {**full, **small})
     lost = plain["queries"].copy()
     lost[1, 2] = -1e4
     shows = "The features of a query underflow: its context and gradient are 0."
@@ -96,10 +97,12 @@ def step_cases() -> Iterator[Case]:
     yield case("plain", "A step behind others.", plain, DTYPES)
     yield case("heads", "Heads.", draw_inputs(sizes, heads=True))
     yield case("first", "The first step of a sequence, whose context is the value.", {**plain, **first})
-    lost = plain["keys"].copy()
-    lost[0] = -1e4
-    shows = "The same, and the features of its key underflow: context and gradients are 0."
-    yield case("underflow", shows, {**plain, **first, "keys": lost})
+    lost = {name: np.where(first["norms"] == 0.0, -1e4, plain[name]) for name in ("queries", "keys")}
+    shows = (
+        "The same, and the features of its query and key underflow: context and gradients are 0, where the formula as "
+        "written divides 0 by 0."
+    )
+    yield case("underflow", shows, {**plain, **first, **lost})
     for label, shows, axis in (
         ("no_batch", "There are no sequences.", "batch"),
         ("no_features", "There are no features: the context is 0.", "features"),
