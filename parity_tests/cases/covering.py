@@ -522,5 +522,8 @@ VARIED: Mapping[str, Callable[[Drawn], Any]] = {
 
 
 def varies(case: Case, dimension: str) -> bool:
-    """Whether a case varies that dimension, among others; one written by hand does not."""
-    return bool((dimension == "state" and case.again) or (case.drawn is not None and VARIED[dimension](case.drawn)))
+    """Whether a case varies that dimension, among others; one written by hand has no other than the state."""
+    return bool(
+        (dimension == "state" and (case.again or case.twice))
+        or (case.drawn is not None and VARIED[dimension](case.drawn))
+    )

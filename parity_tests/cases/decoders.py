@@ -13,6 +13,7 @@ from attention_core import draws
 from attention_core.operators.attention import ALIKE_SCORES, HIDDEN_SCORES, SCORE_NAMES
 from parity_tests.cases.masking import full_lens, fully_masked, open_mask, some_mask, with_hidden
 from parity_tests.cases.recurrent import CELLS, drawn_state
+from parity_tests.format.call import EARLIER
 from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
 from parity_tests.format.families import Family
 
@@ -129,6 +130,8 @@ def decoder_cases(name: str) -> Iterator[Case]:
         yield case(label, shows, inputs, EXACT, 1, small)
     step = {**plain, "tokens": plain["tokens"][:, 0], "valid_lens": KEY_LENS}
     yield case("step", "Prepare, then one step.", step, EXACT, method="step")
+    later = {**step, "tokens": plain["tokens"][:, 4], EARLIER: plain["tokens"][:, :4]}
+    yield case("step_later", "Prepare, then five steps.", later, EXACT, method="step")
     dropped = {**step, "dropout_mask": between[:, :, 0], "attention_dropout_mask": weights[:, 0]}
     yield case("step_dropout", "One step, with both dropouts.", dropped, method="step")
     start = {key: plain[key] for key in ("encoder_outputs", "state")}

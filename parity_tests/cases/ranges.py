@@ -13,10 +13,10 @@ from attention_core.operators import find
 from attention_core.operators.scoring import ADDITIVE_SCORE, SCALED_DOT_SCORE
 from attention_core.specification import Layer
 from parity_tests.cases.attention import layer_sizes
-from parity_tests.cases.masking import ATTENTION, SIZED, open_inputs
+from parity_tests.cases.masking import ATTENTION, SIZED
 from parity_tests.cases.recurrent import RECURRENT, full_inputs, recurrent_case, recurrent_sizes
 from parity_tests.cases.transformer import FEED_FORWARD, drawn_inputs
-from parity_tests.format.case import DTYPES, SEED, Arrays, Case, drawn_tensors, layer_case
+from parity_tests.format.case import DTYPES, SEED, Arrays, Case, Sizes, drawn_tensors, layer_case
 from parity_tests.format.families import Family
 
 REACH = 1e4
@@ -53,11 +53,11 @@ def score_cases() -> Iterator[Case]:
         yield layer_case(name, "far", shows, far(drawn_call(name)), config, gradients=False)
 
 
-def drawn_call(name: str) -> Arrays:
-    """The inputs of an attention layer's call, with lengths and a mask that change nothing."""
+def drawn_call(name: str, sizes: Sizes = ATTENTION) -> Arrays:
+    """The required inputs of an attention layer's call."""
     layer = find(name)
     assert isinstance(layer, Layer)
-    return open_inputs(drawn_tensors(layer.method("call"), ATTENTION), ATTENTION)
+    return drawn_tensors(layer.method("call"), sizes)
 
 
 def far(plain: Arrays) -> Arrays:
@@ -67,7 +67,7 @@ def far(plain: Arrays) -> Arrays:
 
 def kernel_cases() -> Iterator[Case]:
     """A window predicted at the ends, and kernels that underflow for every key."""
-    config, wide = {**SIZED, "window": 2, "mode": "predictive"}, {"v_p": REACH}
+    config, wide = {**SIZED, "window": 2, "mode": "predictive"}, {"v_p": 10.0 * REACH}
     shows = "Windows predicted far in both tails of the logistic function: at the first key, and behind the last."
     yield layer_case("LocalAttention", "predictive_far", shows, drawn_call("LocalAttention"), config, wide=wide)
     points = drawn_call("NadarayaWatson")

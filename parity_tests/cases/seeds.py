@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 
 from attention_core import draws, reference
-from parity_tests.format.call import bind, output_names
+from parity_tests.format.call import SECOND, output_names
 from parity_tests.format.case import Arrays, Case, is_floating
+from parity_tests.format.expected import reference_call
 
 # Cases whose seed is not the first one: with it, rounding cannot change a token, a choice or a window (`first_steady`).
 SEEDS = {
@@ -36,10 +37,13 @@ def discrete(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
     """The discrete part of the outputs: whole numbers, and which weights are 0."""
     layer = getattr(reference, case.operator)(**case.config)
     reference.set_parameters(layer, parameters)
-    results = bind(reference, case.operator, case.method, case.options)(layer, **inputs)
-    outputs = dict(zip(output_names(case.operator, case.method, case.options), map(np.asarray, results), strict=True))
+    names = output_names(case.operator, case.method, case.options, case.twice)
+    outputs = dict(zip(names, map(np.asarray, reference_call(case)(layer, **inputs)), strict=True))
     whole = {name: array for name, array in outputs.items() if not is_floating(array)}
-    return {**whole, **{name: array == 0.0 for name, array in outputs.items() if name == "weights"}}
+    return {
+        **whole,
+        **{name: array == 0.0 for name, array in outputs.items() if name.removeprefix(SECOND) == "weights"},
+    }
 
 
 def steady(case: Case, times: int = 4) -> bool:

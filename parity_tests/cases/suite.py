@@ -23,6 +23,7 @@ from parity_tests.cases import (
     regressions,
     scoring,
     segments,
+    states,
     training,
     transformer,
     translation,
@@ -37,7 +38,7 @@ CORE = Path(__file__).with_name("core.txt")
 
 WRITTEN = (
     *(masking, scoring, linear, attention, choices, multi_head, compressed, segments),
-    *(positions, transformer, recurrent, decoders, images, translation, ranges),
+    *(positions, transformer, recurrent, decoders, images, translation, ranges, states),
 )
 """The modules of cases that are written by hand, and have a seed where their numbers decide something."""
 
@@ -66,6 +67,17 @@ def with_seeds(family: Family) -> Family:
     return replace(family, build=build)
 
 
+def with_states(family: Family) -> Family:
+    """The family with second calls that change one argument."""
+
+    def build() -> Iterator[Case]:
+        cases = family.cases
+        yield from cases
+        yield from states.second_calls(cases)
+
+    return replace(family, build=build)
+
+
 def with_seed(case: Case, seed: int) -> Case | None:
     """Return the case with numbers of that seed, if they decide a token, a choice or a window; else None."""
     for module in (translation, choices, decoders):
@@ -74,4 +86,4 @@ def with_seed(case: Case, seed: int) -> Case | None:
     return None
 
 
-FAMILIES = tuple(with_seeds(family) for module in WRITTEN for family in module.FAMILIES)
+FAMILIES = tuple(with_seeds(with_states(family)) for module in WRITTEN for family in module.FAMILIES)

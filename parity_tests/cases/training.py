@@ -21,6 +21,8 @@ SIZES = {"embed_size": 3, "hidden_size": 5}
 TRANSFORMER: dict[str, Any] = {"features": 4, "num_heads": 2, "hidden_size": 6}
 EOS, BOS = 2, 1
 LONG, MIDDLE, SHORT = 104, 26, 8
+MANY = 30
+"""The number of steps of an optimiser alone, beyond those after which its corrections are near 1."""
 LONG_TRAININGS = ("gru_additive_adam", "gru_dot_sgd", "lstm_additive_sgd", "lstm_dot_adam")
 """Any two of recurrent layer, score and optimiser meet in one of these; the other combinations take MIDDLE steps."""
 SHAPES = dict(zip(LISTED, ((5, 3), (4,), (2, 1, 6)), strict=True))
@@ -100,10 +102,11 @@ def clipping_cases() -> Iterator[Case]:
 
 def optimiser_cases() -> Iterator[Case]:
     """Steps of the optimisers alone, with drawn gradients."""
-    moved, moves = {}, {}
+    moved, moves, many = {}, {}, {}
     for name, shape in SHAPES.items():
         moved[f"parameters.{name}"] = draws.uniform(f"optimiser/{name}", shape, 1.0, SEED)
         moves[f"gradients.{name}"] = draws.uniform(f"descent/{name}", (STEPS, *shape), 1.0, SEED)
+        many[f"gradients.{name}"] = draws.uniform(f"descent/{name}", (MANY, *shape), 1.0, SEED)
     rare = {name: array * (np.arange(array.size).reshape(array.shape) % 4 == 0) for name, array in moves.items()}
 
     def case(
@@ -115,6 +118,7 @@ def optimiser_cases() -> Iterator[Case]:
     first = {name: array[:1] for name, array in moves.items()}
     for operator in OPTIMISERS:
         yield case(operator, "plain", f"{STEPS} steps.")
+        yield case(operator, "many", f"{MANY} steps.", gradients=many)
         yield case(operator, "first", "The first step, which Adam's corrections change most.", gradients=first)
         yield case(operator, "rate", "Another learning rate.", learning_rate=0.5)
         yield case(operator, "rare", "Gradients that are 0 in most steps: the moments still move.", gradients=rare)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +18,8 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
 
     A method that reads a memory gets it from `prepare`, and a decoder's step its state from `start`, and from the steps
     of the tokens before it, if there are any. With the method `extend`, the memory is extended by the arrays named
-    steps.*, and then attended to; with `pruned`, the layer is that of `layer_called`. Arrays named losses.* become a
-    function of a head mask. An optimiser runs in the package's `training.descend`.
+    steps.*, in one call or in PIECES, and then attended to; with `pruned`, the layer is that of `layer_called`. Arrays
+    named losses.* become a function of a head mask. An optimiser runs in the package's `training.descend`.
     """
     if operator in OPTIMISERS:
         recipe = getattr(package, operator)(**options)
@@ -27,8 +27,8 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
     if not method:
         chosen = getattr(package, operator)
         return lambda layer, **arrays: needed_outputs(chosen(**options, **with_losses(arrays)))
-    if method == "pruned":
-        options = {name: value for name, value in options.items() if name != HEADS}
+    pieces = options.get(PIECES, 1)
+    options = {name: value for name, value in options.items() if name not in (HEADS, PIECES)}
     if read_by(method) == "call":
         return lambda layer, **arrays: needed_outputs(layer(**arrays, **options))
     specification = find(operator)
@@ -51,8 +51,9 @@ def bind(package: Any, operator: str, method: str, options: Mapping[str, Any]) -
             for step in range(0 if earlier is None else earlier.shape[1]):
                 _, rest["state"], _ = layer.step(earlier[:, step], rest["state"], memory)
         if method == "extend":
-            steps = {name: rest.pop(name) for name in (*rest,) if name.startswith(STEPS)}
-            memory = layer.extend(memory, **{name.removeprefix(STEPS): array for name, array in steps.items()})
+            steps = {name.removeprefix(STEPS): rest.pop(name) for name in (*rest,) if name.startswith(STEPS)}
+            for piece in divide(steps, pieces):
+                memory = layer.extend(memory, **piece)
         return needed_outputs(getattr(layer, read_by(method))(**rest, memory=memory, **of_call))
 
     return prepare_first
@@ -69,6 +70,19 @@ def first_of(layer: Layer, method: str) -> Operator | None:
 
 STEPS = "steps."
 """Prefix of the names of the arrays that extend a memory."""
+PIECES = "pieces"
+"""The option of a case that extends a memory in several calls, each by as many steps."""
+
+
+def divide(steps: Mapping[str, Any], pieces: int) -> Iterator[Mapping[str, Any]]:
+    """Divide steps without a mask among several calls: their keys and values, and their position, if any."""
+    if pieces == 1:
+        yield steps
+        return
+    size = steps["keys"].shape[-2] // pieces
+    for start in range(0, size * pieces, size):
+        parts = {name: steps[name][..., start : start + size, :] for name in ("keys", "values")}
+        yield {**parts, **({"position": steps["position"] + start} if "position" in steps else {})}
 
 
 HEADS = "heads"

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
+from parity_tests.format.call import EARLIER, SECOND
 from parity_tests.format.case import Arrays, Case
+from parity_tests.format.expected import computed_outputs
 from parity_tests.mutants.mutant import ANSWER, Wrong, mutant
+
+
+def _is_later(case: Case) -> bool:
+    """Whether a step comes after others."""
+    return EARLIER in case.inputs
 
 
 @mutant(ANSWER, cases="to_additive_mask-*")
@@ -39,6 +47,29 @@ def almost_zero(case: Case, answer: Arrays) -> Arrays:
 def other_bits_again(case: Case, answer: Arrays) -> Arrays:
     """A repeated call gives the last bit of another rounding."""
     return {name: np.nextafter(array, np.inf) for name, array in answer.items()}
+
+
+def _keeps(name: str, unseen: str = "") -> None:
+    """Make a mutant whose second call answers as the first where that argument alone is another one."""
+
+    def keep(case: Case, answer: Arrays) -> Arrays:
+        return {key: answer[key.removeprefix(SECOND)] if key.startswith(SECOND) else answer[key] for key in answer}
+
+    words = f"What is computed of other arguments is kept, and not computed anew if {name} alone changes."
+    cases, made = f"*-second_{name}", f"{name}_of_the_call_before"
+    mutant(ANSWER, cases=cases, unseen=unseen, name=made, sentence=words)(keep)
+
+
+_keeps("keys", "LocationAttention-*")  # whose scores come from the query alone
+for _name in ("queries", "values", "scores", "valid_lens", "mask", "state", "tokens", "encoder_outputs"):
+    _keeps(_name)
+
+
+@mutant(ANSWER, cases="BahdanauDecoder-step* LuongDecoder-step* FixedContextDecoder-step*", touches=_is_later)
+def always_the_first_step(case: Case, answer: Arrays) -> Arrays:
+    """A step of a decoder starts from its first state, whatever steps came before."""
+    inputs = {name: array for name, array in case.inputs.items() if name != EARLIER}
+    return {**answer, **computed_outputs(replace(case, inputs=inputs), inputs, case.parameters)}
 
 
 @mutant(ANSWER, cases="attention_pooling-*", touches=lambda case: case.gradients)

@@ -10,6 +10,7 @@ import numpy as np
 from attention_core.reference import attention, local
 from attention_core.reference.arrays import align, promote
 from attention_core.reference.masking import add_bias, open_keys, softmax_over
+from attention_core.reference.memory import Memory
 from attention_core.reference.pooling import average, pool
 from parity_tests.format.case import Arrays, Case
 from parity_tests.format.expected import computed_gradients, cotangents
@@ -30,6 +31,22 @@ from parity_tests.mutants.shared import (
 def prepared_mask_lost(original: Any, memory: Any) -> Any:
     """The mask of a prepared memory is not used."""
     return original(memory=memory._replace(mask=None))
+
+
+class _Grown(Memory):
+    """A memory that counts how often it has grown."""
+
+    times = 0
+
+
+@mutant("attention.DotProductAttention.extend", cases="DotProductAttention-extended_often*")
+def full_memory_kept(original: Any, memory: Any) -> Any:
+    """A memory grows eight times, and ignores what is added then."""
+    if getattr(memory, "times", 0) == 8:
+        return memory
+    grown = _Grown(*original())
+    grown.times = getattr(memory, "times", 0) + 1
+    return grown
 
 
 def is_before_the_first_key(position: Any) -> bool:

@@ -234,3 +234,9 @@ def corrections_multiplied(decay: Any, step: Any) -> Any:
 def corrections_of_the_first_step(decay: Any, step: Any) -> Any:
     """Adam corrects its moments in every step as in the first."""
     return 1.0 / (1.0 - decay)
+
+
+@mutant("adam", via=_with_correction, cases="adam-many")
+def corrections_of_ten_steps(decay: float, step: int) -> float:
+    """Adam corrects its moments in the first ten steps alone."""
+    return 1.0 / (1.0 - decay**step) if step <= 10 else 1.0

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from attention_core.operators import SPECIFICATION_VERSION
 from backends.archives import pack_arrays
 from backends.files import write_file
-from parity_tests.format.call import TRAINING, output_names
+from parity_tests.format.call import PIECES, TRAINING, output_names
 from parity_tests.format.case import SEED, Arrays, Case
 from parity_tests.format.expected import cotangents
 from parity_tests.format.selection import Cell, Selection
@@ -80,11 +80,12 @@ class Exported:
 def is_exportable(case: Case) -> bool:
     """Whether arrays in a file can state a case.
 
-    Trainings, arguments that are functions, pruned layers, and calls whose order in a process matters are not.
+    Trainings, arguments that are functions, pruned layers, and several calls, or whose order matters, are not.
     """
     return (
         case.operator != TRAINING
         and case.method != "pruned"
+        and PIECES not in case.options
         and not (case.again or case.twice or any(name.startswith("losses.") for name in case.inputs))
     )
 

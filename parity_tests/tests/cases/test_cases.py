@@ -19,7 +19,7 @@ from parity_tests.cases.attention import LARGE, WITHOUT_LARGE
 from parity_tests.cases.decoders import DECODER
 from parity_tests.cases.seeds import first_steady, steady
 from parity_tests.cases.suite import all_cases, with_seed
-from parity_tests.format.call import STEPS, TRAINING, bind
+from parity_tests.format.call import SECOND, STEPS, TRAINING, bind
 from parity_tests.format.case import DTYPES, FULL, Case, epsilon, is_floating
 from parity_tests.format.drawn import called_of
 from parity_tests.format.expected import build_reference, expected_values, gradients, outputs
@@ -96,7 +96,8 @@ def repeated_axes(case: Case, name: str) -> list[int]:
     if case.operator == TRAINING or case.method == "pruned":
         return []
     called = called_of(find(case.operator), case.method)
-    layouts = next((tensor.layouts for tensor in (*called.inputs, *called.outputs) if tensor.name == name), ())
+    tensors = {tensor.name: tensor.layouts for tensor in (*called.inputs, *called.outputs)}
+    layouts = tensors.get(name.removeprefix(SECOND), ())
     rank = {**case.inputs, **expected_values(case, case.dtypes[0])}[name].ndim
     axes = next((layout for layout in layouts if len(layout) == rank), ())
     if case.operator == "SegmentAttention" and np.size(case.inputs.get("previous", ())) == 0:  # the keys are its steps
