@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -136,17 +138,59 @@ def bias_filled(original: Any, bias: Any) -> Any:
     return original(bias=np.where(bias == -np.inf, -1e9, bias))
 
 
+def _shared_axes(scores: Any, bias: Any, axes: Iterable[int]) -> list[int]:
+    """Those of the axes over which a bias is the same."""
+    shape = () if bias is None else align(bias, 2, scores.ndim).shape
+    return [axis for axis in axes if shape and shape[axis] < scores.shape[axis]]
+
+
+def _summed_over(axes: Callable[[int], Iterable[int]], name: str, of: str) -> None:
+    sentence = f"The gradient of a bias that is the same for all {of} is that of the first."
+
+    @mutant(
+        "add_bias",
+        cases="DotProductAttention-* MultiHeadAttention-*",
+        touches=lambda scores, bias: bool(_shared_axes(scores, bias, axes(scores.ndim))),
+        name=name,
+        sentence=sentence,
+    )
+    def not_summed(original: Any, scores: Any, bias: Any) -> Any:
+        if not np.iscomplexobj(bias):
+            return original()
+        shared = _shared_axes(scores, bias, axes(scores.ndim))
+        first = np.all(np.indices(scores.shape, sparse=False)[shared] == 0, axis=0)
+        return np.where(first, original(), original(bias=bias.real))
+
+
+_summed_over(lambda rank: [rank - 2], "bias_of_the_first_query", "queries")
+_summed_over(lambda rank: range(rank - 2), "bias_of_the_first_sequence", "sequences or heads")
+
+
+def _has_shared_bias(case: Case) -> bool:
+    """Whether a case differentiates a bias that is the same for several scores."""
+    queries, keys, bias = (case.inputs[name] for name in ("queries", "keys", "bias"))
+    return case.gradients and bias.shape != (*queries.shape[:-1], keys.shape[-2])
+
+
+@mutant(ANSWER, cases="DotProductAttention-bias*", touches=_has_shared_bias)
+def bias_not_summed(case: Case, answer: Arrays) -> Arrays:
+    """The gradient of a bias that is the same for several scores has an entry for each of them."""
+    dtype = answer["context"].dtype.name
+    bias = np.broadcast_to(case.inputs["bias"], answer["weights"].shape)
+    each = replace(case, inputs={**case.inputs, "bias": bias})
+    gradients = computed_gradients(each, *each.at(dtype), cotangents(case, dtype))
+    return {**answer, "gradient_bias": gradients["bias"].astype(dtype)}
+
+
 @mutant(
-    "add_bias",
+    "for_each_head",
     cases="DotProductAttention-* MultiHeadAttention-*",
-    touches=lambda scores, bias: bias is not None and bias.shape[-2] < scores.shape[-2],
+    touches=lambda array, queries: array.shape[-3] < queries.shape[-3],
 )
-def bias_of_the_first_query(original: Any, scores: Any, bias: Any) -> Any:
-    """The gradient of a bias that is the same for all queries is that of the first query."""
-    if not np.iscomplexobj(bias):
-        return original()
-    first = (np.arange(scores.shape[-2]) == 0)[:, None]
-    return np.where(first, original(), original(bias=bias.real))
+def key_heads_not_summed(original: Any, array: Any, queries: Any) -> Any:
+    """The gradient of a head of keys or values is that of the first query head that reads it."""
+    first = np.arange(queries.shape[-3]) % (queries.shape[-3] // array.shape[-3]) == 0
+    return np.where(first[:, None, None], original(), original(array=array.real))
 
 
 @mutant("attention.GeneralAttention._project", cases="GeneralAttention-open")
@@ -220,6 +264,13 @@ def width_for_inverse(original: Any, w: Any) -> Any:
 def window_ignored(original: Any, self: Any) -> Any:
     """The window of local attention is one key wider."""
     with with_sizes(self, window=self.sizes["window"] + 1):
+        return original()
+
+
+@mutant("local.LocalAttention.attend", touches=has_sizes(mode="monotonic"))
+def local_window_exclusive(original: Any, self: Any) -> Any:
+    """The keys at both ends of a window are outside of it."""
+    with with_sizes(self, window=self.sizes["window"] - 0.5):
         return original()
 
 

@@ -73,7 +73,6 @@ ignore(
     dtype="float16",
     sentence="The least finite number of float32 becomes -inf in float16.",
 )
-ignore("dropout_ignored", "attention_pooling", "dropout_mask", unseen="*-gap_*")
 ignore("linear_causal_ignored", "linear_attention", "causal")
 ignore("linear_lens_ignored", "linear_attention", "valid_lens", touches=has_padding)
 ignore("layer_scale_ignored", "DotProductAttention", "scale")
@@ -111,6 +110,13 @@ ignore(
     always="interleaved",
     touches=lambda rotary_layout: rotary_layout == "concatenated",
     unseen="*-pruned_rotary",
+)
+ignore(
+    "heads_rotated_by_halves",
+    "MultiHeadAttention",
+    "rotary_layout",
+    always="concatenated",
+    touches=lambda rotary_layout: rotary_layout == "interleaved",
 )
 ignore("rotary_base_of_heads_ignored", "MultiHeadAttention", "rotary_base")
 ignore("offset_of_heads_ignored", "MultiHeadAttention.attend", "offset")

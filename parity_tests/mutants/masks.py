@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,12 @@ from parity_tests.mutants.shared import is_passed
 def _has_hidden(mask: Any) -> bool:
     """Whether a mask hides a key."""
     return mask is not None and not mask.all()
+
+
+def _differs(axis: int, num_keys: int, valid_lens: Any, mask: Any) -> bool:
+    """Whether what may be attended to is not the same along an axis."""
+    allowed = attention_mask(num_keys, valid_lens, mask)
+    return allowed is not None and bool((allowed != np.roll(allowed, 1, axis)).any())
 
 
 def _has_lengths_of_sequences(num_keys: int, valid_lens: Any) -> bool:
@@ -182,6 +189,18 @@ def first_length(original: Any, valid_lens: Any) -> Any:
     return original(valid_lens=np.broadcast_to(valid_lens[:, :1], valid_lens.shape))
 
 
+@mutant("attention_mask", touches=partial(_differs, -2))
+def mask_of_the_first_query(original: Any) -> Any:
+    """All queries may attend to what the first one may."""
+    return np.broadcast_to(original()[..., :1, :], original().shape)
+
+
+@mutant("attention_mask", touches=partial(_differs, 0))
+def mask_of_the_first_sequence(original: Any) -> Any:
+    """The queries of all sequences may attend to what those of the first one may."""
+    return np.broadcast_to(original()[:1], original().shape)
+
+
 @mutant("attention_mask", touches=is_passed("valid_lens"))
 def length_included(original: Any, valid_lens: Any) -> Any:
     """Key j is open where j <= valid_len."""
@@ -210,6 +229,13 @@ def lengths_of_sequences_ignored(original: Any) -> Any:
 def causal_to_the_end(original: Any, num_queries: int, num_keys: int, offset: Any) -> Any:
     """The last query of causal_mask is aligned with the last key, whatever the offset."""
     return original(offset=np.full(np.shape(offset), max(num_keys - num_queries, 0)))
+
+
+@mutant("window_mask")
+def window_exclusive(num_queries: int, num_keys: int, left: int, right: int, offset: Any) -> Any:
+    """A window is open inside of its ends alone: -left < j - i < right."""
+    distance = distances(num_queries, num_keys, offset)
+    return (distance > -left) & (distance < right)
 
 
 @mutant(

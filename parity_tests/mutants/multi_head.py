@@ -248,3 +248,13 @@ def scale_of_the_model(original: Any, self: Any) -> None:
     """In several heads, scores are divided by the root of the features of a query, not of a head."""
     original()
     self.scored.sizes = {**self.scored.sizes, "scale": self.sizes["query_size"] ** -0.5}
+
+
+@mutant(
+    "multi_head.MultiHeadAttention.__init__",
+    touches=lambda num_heads, score: score == "scaled_dot" and num_heads > 1,
+)
+def scale_of_all_heads(original: Any, self: Any) -> None:
+    """In several heads, scores are divided by the root of the features of all heads, not of one."""
+    original()
+    self.scored.sizes = {**self.scored.sizes, "scale": self.sizes["hidden_size"] ** -0.5}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,19 @@ import numpy as np
 from attention_core.reference.arrays import promote
 from attention_core.reference.masking import softmax_over
 from attention_core.reference.pooling import average
-from parity_tests.mutants.mutant import mutant
+from parity_tests.mutants.mutant import Wrong, mutant
 from parity_tests.mutants.shared import is_passed
+
+
+@mutant(
+    "pool",
+    cases="attention_pooling-* DotProductAttention-* AdditiveAttention-* MultiHeadAttention-*",
+    touches=is_passed("dropout_mask"),
+    unseen="*-gap_*",
+)
+def dropout_ignored(original: Any) -> Any:
+    """Weights are not dropped, whatever the dropout mask."""
+    return original(dropout_mask=None)
 
 
 @mutant("pooling.pool", touches=is_passed("dropout_mask"), unseen="*-gap_*", cases="attention_pooling-*")
@@ -32,10 +44,18 @@ def weights_dropped(original: Any, dropout_mask: Any) -> Any:
     return context, weights * dropout_mask
 
 
-@mutant("pooling.average", touches=lambda values: not np.isfinite(values).all(), cases="attention_pooling-*")
-def hidden_values_kept(weights: Any, values: Any, dropout_mask: Any) -> Any:
-    """Hidden values are multiplied by a weight of 0."""
+def average_of_all(weights: Any, values: Any, dropout_mask: Any) -> Any:
+    """The weighted sum of the values, hidden ones included."""
     return (weights if dropout_mask is None else weights * promote(dropout_mask)) @ values
+
+
+@mutant(cases="attention_pooling-* AdditiveAttention-hidden_*", touches=lambda values: not np.isfinite(values).all())
+def hidden_values_kept() -> Mapping[str, Wrong]:
+    """Hidden values are multiplied by a weight of 0."""
+    return {
+        "pooling.average": average_of_all,
+        "zero_masked": lambda original, values: original()._replace(values=values),
+    }
 
 
 @mutant(

@@ -189,6 +189,18 @@ def one_weight_for_both(original: Any, self: Any) -> Any:
 
 
 @mutant(
+    "recurrent.Recurrent.__call__",
+    "transformer_layers.TransformerEncoderLayer.__call__",
+    cases="GRU-* LSTM-* TransformerEncoderLayer-*",
+    touches=lambda arguments: not any(arguments.get(name) is not None for name in ("valid_lens", "mask", "state")),
+)
+def batch_for_steps(original: Any, inputs: Any) -> Any:
+    """The sequences of a batch are read as steps, and the steps as sequences."""
+    outputs, state = original(inputs=inputs.swapaxes(-2, -3))
+    return outputs.swapaxes(-2, -3), state
+
+
+@mutant(
     "recurrent.Recurrent._run",
     cases="GRU-*",
     touches=lambda real, backward: backward and _is_ragged(real),

@@ -10,7 +10,7 @@ import numpy as np
 
 from attention_core.reference.masking import open_keys, softmax_over
 from parity_tests.mutants.mutant import Wrong, mutant
-from parity_tests.mutants.pooling import hidden_values_kept
+from parity_tests.mutants.pooling import average_of_all
 from parity_tests.mutants.shared import has_fully_masked_rows, has_hidden
 
 SOFTMAX = ("masking.softmax_over", "pooling.softmax_over")
@@ -35,7 +35,7 @@ def _leaking(softmax: Wrong) -> dict[str, Wrong]:
     """A softmax that leaves weight on hidden keys, in layers that keep hidden keys and values."""
     return {
         **dict.fromkeys(SOFTMAX, softmax),
-        "pooling.average": hidden_values_kept,
+        "pooling.average": average_of_all,
         "zero_masked": lambda original, keys, values: original()._replace(keys=keys, values=values),
     }
 
