@@ -70,9 +70,10 @@ _ = file.write_text(MINE)
 attention_parity("check", file, "--case", "masked_softmax-[a-m]*", "--dtype", "float64")
 
 # %% [markdown]
-# Read it from below. The last line is **red**. `looks like` names the mistake, among the hundreds that are known: a
-# query that may attend to nothing has weights of NaN, since a softmax over -inf alone divides 0 by 0. Each `fail` has
-# the first wrong entries, what was expected there, and the command that repeats the case.
+# Read it from below. `looks like` names the mistake, among the hundreds that are known: a query that may attend to
+# nothing has weights of NaN, since a softmax over -inf alone divides 0 by 0. It counts the answers that were compared:
+# the mutant with that mistake gives all of the wrong ones, and the right ones, too. The line above is **red**. Each
+# `fail` has the first wrong entries, what was expected there, and the command that repeats the case.
 #
 # In a heatmap, what is NaN has no colour. The second query may attend to nothing:
 

@@ -28,6 +28,7 @@ from parity_tests.cli.terminal import (
     console,
     errors,
     progress,
+    report_mistakes,
     require_hypothesis,
     signals,
     write_certificate,
@@ -42,7 +43,6 @@ from parity_tests.judge.divergences import DivergenceError
 from parity_tests.judge.drawn_cells import Abilities, LineError, release_seed
 from parity_tests.judge.request import Request
 from parity_tests.judge.run import CacheError, Run
-from parity_tests.mutants.explain import explanations
 from parity_tests.reports.certificate import (
     NOT_COVERED,
     CertificateError,
@@ -205,6 +205,7 @@ def check(
         raise Refused(str(error)) from error
     run = judge(request, against, scheduler)
     report(run, console, every)
+    report_mistakes(run)
     if json_file is not None:
         write_json(run, json_file)
     write_pages(run, html_file, summary_file, badge_file)
@@ -245,10 +246,10 @@ def judge(request: Request | Conversion, against: str | None = None, scheduler: 
             elif scheduler is not None:
                 with cluster(scheduler, offers_of, request.job, stopped=lambda: bool(caught)) as made:
                     stopped = made.stopped
-                    run = request.judge(report_progress, stopped, explanations, jobs=made.jobs, recorder=made.record)
+                    run = request.judge(report_progress, stopped, jobs=made.jobs, recorder=made.record)
                 run.command = f"{run.command} --scheduler {shlex.quote(scheduler)}"
             else:
-                run = request.judge(report_progress, lambda: bool(caught), explanations)
+                run = request.judge(report_progress, lambda: bool(caught))
     except (DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError, ImportError) as error:
         hint = " In options of this command, max_bytes=... is --max-bytes." if "max_bytes=..." in str(error) else ""
         raise Refused(f"{error}{hint}") from error

@@ -21,7 +21,17 @@ import backends as registry
 from backends.archives import ArchiveError
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli import options, paths
-from parity_tests.cli.terminal import Refused, cluster, console, pairs_in, progress, signals, write_json, write_pages
+from parity_tests.cli.terminal import (
+    Refused,
+    cluster,
+    console,
+    pairs_in,
+    progress,
+    report_mistakes,
+    signals,
+    write_json,
+    write_pages,
+)
 from parity_tests.cluster.client import missing_of
 from parity_tests.cluster.worker import offers
 from parity_tests.format.case import DTYPES, MIXED
@@ -32,7 +42,6 @@ from parity_tests.judge.divergences import load_divergences
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import CacheError, Recorder, Run, conclude
 from parity_tests.judge.run import run as run_parity
-from parity_tests.mutants.explain import explanations_of
 from parity_tests.reports.table import MOST_RED, report
 from parity_tests.translation.corpus import CorpusError, Pair, dates
 from parity_tests.vectors.answers import Vectors
@@ -154,11 +163,11 @@ def run(
             raise Refused(str(error)) from error
     if scheduler is not None:
         outcome.command = f"attention-parity run --scheduler {shlex.quote(scheduler)}"
-    if html_file is not None and not outcome.interrupted:
-        outcome.explanations = explanations_of(outcome)
     if selection.core:
         outcome.of = len(_cells_of(replace(selection, core=False), corpus, sentences))
     report(outcome, console, every)
+    if html_file is not None and not outcome.interrupted:
+        report_mistakes(outcome)
     if output is not None:
         for recording in outcome.recordings.values():
             file = output / recording_file(recording)
@@ -308,10 +317,10 @@ def compare(
             )
         except CacheError as error:
             raise Refused(str(error)) from error
-        if folder is not None:
-            outcome.explanations = explanations_of(outcome)
     outcome.seconds["total"] = time.perf_counter() - start
     report(outcome, console)
+    if folder is not None:
+        report_mistakes(outcome)
     if json_file is not None:
         write_json(outcome, json_file)
     write_pages(outcome, html_file, summary_file, badge_file)

@@ -21,8 +21,10 @@ from parity_tests.cli import paths
 from parity_tests.cluster.client import Cluster, ClusterError
 from parity_tests.cluster.worker import Offers
 from parity_tests.judge.run import Run
+from parity_tests.mutants.explain import explanations_of
 from parity_tests.reports.certificate import Certificate, contents
 from parity_tests.reports.ci_summary import badge, markdown
+from parity_tests.reports.table import report_explanations
 from parity_tests.translation.corpus import Pair, read_corpus
 from parity_tests.workers.process import WAITING, Progress, Stopped
 
@@ -135,6 +137,12 @@ def write_certificate(certificate: Certificate, path: Path) -> None:
     for file, content in contents(certificate, path).items():
         paths.write(file, content)
     console.print(Text(f"certified   {path}, {path.with_suffix('.md')}"), soft_wrap=True)
+
+
+def report_mistakes(run: Run) -> None:
+    """Name the known mistakes that the wrong answers of a run look like, behind its verdict, and print them."""
+    run.explanations = explanations_of(run)
+    report_explanations(run.explanations, console)
 
 
 def write_json(outcome: Run, path: Path) -> None:

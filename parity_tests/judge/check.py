@@ -16,25 +16,16 @@ import backends as registry
 from parity_tests.format.case import Case
 from parity_tests.format.expected import freeze_cache, in_memory
 from parity_tests.format.families import OPERATORS
-from parity_tests.format.selection import Cell, cells_of
+from parity_tests.format.selection import cells_of
 from parity_tests.judge.compare import excuse_missing
 from parity_tests.judge.condition import Judged
 from parity_tests.judge.divergences import Divergence, load_divergences
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import Recorder, Run, batches_of, conclude, implemented_cells, record_timed, split_seconds
-from parity_tests.judge.verdict import Explanation, Verdict
+from parity_tests.judge.verdict import Verdict
 from parity_tests.workers.process import Job, Progress, Stopped, WorkerFault, record, rename_progress, untold
 from parity_tests.workers.recordings import Batch, Recording, join
 from parity_tests.workers.target import split_location
-
-Explain = Callable[[Sequence[Cell], Recording, Sequence[Verdict]], Iterable[Explanation]]
-"""Identifies known mistakes from the cells, the recording and its verdicts."""
-
-
-def explain_nothing(cells: Sequence[Cell], recording: Recording, verdicts: Sequence[Verdict]) -> Iterable[Explanation]:
-    """Identify no mistakes."""
-    return ()
-
 
 OURS = "parity_tests.third_party.attention"
 KNOWN = Path(__file__).parents[1] / "third_party" / "attention"
@@ -92,16 +83,14 @@ def check(
     progress: Progress = untold,
     recorder: Recorder = record,
     stopped: Stopped = lambda: False,
-    explain: Explain = explain_nothing,
 ) -> Run:
     """Compare what a target implements with the reference; missing functions are red only under require_all.
 
     jobs are those of one target, several if it runs with several versions of its framework. drawn returns the drawn
-    cases by cell that a recording's target implements, after the others have been answered; explain identifies known
-    mistakes that give the same wrong answers (`parity_tests.mutants.explain`). Without cells there is no recording. The
-    cache is read before the target starts, and not afterwards. Once stopped() returns True, the cells recorded so far
-    are compared; the recorder must check it, too. Raises: WorkerFault if it cannot be started; CacheError if the cache
-    contained wrong expected values.
+    cases by cell that a recording's target implements, after the others have been answered. Without cells there is no
+    recording. The cache is read before the target starts, and not afterwards. Once stopped() returns True, the cells
+    recorded so far are compared; the recorder must check it, too. Raises: WorkerFault if it cannot be started;
+    CacheError if the cache contained wrong expected values.
     """
     start = time.perf_counter()
     cells = cells_of(cases, dtypes)
@@ -146,11 +135,6 @@ def check(
             progress=progress,
         )
         outcome.cells = implemented_cells(cells, recordings)
-        outcome.explanations = [
-            explanation
-            for name, recording in outcome.recordings.items()
-            for explanation in explain(outcome.cells, recording, [one for one in outcome.verdicts if one.name == name])
-        ]
     outcome.seconds["total"] = time.perf_counter() - start
     return outcome
 

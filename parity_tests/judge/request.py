@@ -21,8 +21,8 @@ from parity_tests.format.expected import in_memory
 from parity_tests.format.families import OPERATORS
 from parity_tests.format.selection import Selection
 from parity_tests.judge.against import check_against
-from parity_tests.judge.check import Explain, explain_nothing, job_of, known_divergences
 from parity_tests.judge.check import check as judged
+from parity_tests.judge.check import job_of, known_divergences
 from parity_tests.judge.condition import Judged
 from parity_tests.judge.divergences import Divergence
 from parity_tests.judge.drawn_cells import Abilities, given_cases, release_cases
@@ -102,13 +102,11 @@ class Request:
         self,
         progress: Progress = untold,
         stopped: Stopped = lambda: False,
-        explain: Explain = explain_nothing,
         *,
         jobs: Sequence[Job] = (),
         recorder: Recorder | None = None,
     ) -> Run:
-        """Test the target until `stopped` returns True; `explain` identifies known mistakes with the same wrong
-        answers.
+        """Test the target until `stopped` returns True.
 
         jobs are the target's on a cluster, and recorder runs them; by default, it runs here.
 
@@ -130,7 +128,6 @@ class Request:
             progress=progress,
             recorder=recorder or partial(record, stopped=stopped),
             stopped=stopped,
-            explain=explain,
         )
         run.command, run.seed = self.command, self.seed
         return run

@@ -76,9 +76,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A known mistake with the same wrong answers for an operator, and the number of red verdicts it explains.
+    """A known mistake with the same wrong answers for an operator.
 
-    name is that of the recording.
+    It explains `same` of the red verdicts that were compared, and agrees with `right` green ones. name is that of the
+    recording.
     """
 
     operator: str
@@ -86,7 +87,14 @@ class Explanation:
     sentence: str
     same: int
     red: int
+    right: int
     name: str = ""
+
+    @property
+    def counts(self) -> str:
+        """How many of the answers that were compared are those of the mutant, in words."""
+        answers = f"{self.same} of {self.red} wrong answers and {self.right} of {self.right} right ones"
+        return f"{answers} that were compared are those of {self.mutant}"
 
 
 def _round(error: float | None) -> float | None:

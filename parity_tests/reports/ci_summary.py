@@ -49,7 +49,8 @@ def together(explanations: Iterable[Explanation]) -> list[Explanation]:
         before = alike.get((one.name, one.mutant))
         if before is not None:
             operators = f"{before.operator}, {one.operator}"
-            one = replace(one, operator=operators, same=before.same + one.same, red=before.red + one.red)
+            same, red, right = before.same + one.same, before.red + one.red, before.right + one.right
+            one = replace(one, operator=operators, same=same, red=red, right=right)
         alike[one.name, one.mutant] = one
     return list(alike.values())
 

@@ -256,12 +256,7 @@ class Comparisons:
             ],
             "texts": self.texts.values,
             "looks_like": [
-                [
-                    known.name,
-                    known.operator,
-                    f"{known.sentence} ({known.same} of {known.red} wrong answers are the same)",
-                ]
-                for known in self.run.explanations
+                [known.name, known.operator, f"{known.sentence} ({known.counts})"] for known in self.run.explanations
             ],
             "steps": matrix.STEPS,
         }

@@ -21,7 +21,7 @@ from attention_core.operators import FILE_OF, find
 from attention_core.specification import Layer
 from parity_tests.format.call import SECOND, TRAINING
 from parity_tests.judge.run import Run
-from parity_tests.judge.verdict import Verdict
+from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.workers.answers import is_gradient
 from parity_tests.workers.environment import PATH
 from parity_tests.workers.recordings import backend_of
@@ -52,14 +52,17 @@ def report(run: Run, console: Console, every: bool = False) -> None:
         console.print(Text(line, style="dim"))
     for line in red_lines(run, console.width if console.is_terminal else None):
         console.print(line, soft_wrap=True)  # a command has to stay in one line
-    for known in run.explanations:
-        console.print(Text(f"looks like  {known.operator}: {known.sentence}", style="bold"), soft_wrap=True)
-        shares = f"{known.same} of the {known.red} wrong answers that were compared are those of {known.mutant}"
-        console.print(Text(f"            {shares}", style="dim"), soft_wrap=True)
     for name, reason in run.missing.items():
         console.print(f"[yellow]not judged[/]  {name}: {escape(reason)}")
     console.print(Text(f"time        {times(run)}", style="dim"))
     console.print(summary(run), soft_wrap=True)
+
+
+def report_explanations(explanations: Iterable[Explanation], console: Console) -> None:
+    """Print the known mistakes that the wrong answers look like, with the counts."""
+    for known in explanations:
+        console.print(Text(f"looks like  {known.operator}: {known.sentence}", style="bold"), soft_wrap=True)
+        console.print(Text(f"            {known.counts}", style="dim"), soft_wrap=True)
 
 
 def table(run: Run, dtype: str, every: bool = False) -> RenderableType:

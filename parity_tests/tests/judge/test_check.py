@@ -186,7 +186,7 @@ SEEDS = {
 @pytest.mark.parametrize(("mutant", "source", "case"), [(name, *seed) for name, seed in SEEDS.items()], ids=SEEDS)
 def test_a_mistake_of_many_listings_is_named(check: Check, mutant: str, source: str, case: str):
     words = squeezed(check(source, "--case", case))
-    assert re.search(rf"(\d) of the \1 wrong answers that were compared are those of {mutant} ", words), words
+    assert re.search(rf"(\d+) of \1 wrong answers .* that were compared are those of {mutant}$", words), words
 
 
 BOTH = """
@@ -203,13 +203,11 @@ NEITHER_ALONE = "DotProductAttention-[fm]*[kd]"
 """A case that shows the first mistake, and one that shows both."""
 
 
-@pytest.mark.parametrize(("case", "lines"), [("DotProductAttention-[nrfm]*", 2), (NEITHER_ALONE, 1)])
-def test_two_mistakes_at_once_are_both_named(check: Check, case: str, lines: int):
+@pytest.mark.parametrize("case", ["DotProductAttention-[nrfm]*", NEITHER_ALONE])
+def test_two_mistakes_at_once_are_both_named(check: Check, case: str):
     words = squeezed(check(BOTH, "--case", case))
-    assert re.search(r"(\d+) of the \1 wrong answers .* are those of scale_of_the_queries and finite_fill ", words), (
-        words
-    )
-    assert words.count("looks like") == lines
+    assert re.search(r"(\d+) of \1 wrong answers .* are those of scale_of_the_queries and finite_fill$", words), words
+    assert words.count("looks like") == 1
 
 
 def test_red_cases_are_counted_by_quantity_and_the_first_three_are_shown(check: Check):

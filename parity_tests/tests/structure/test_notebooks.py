@@ -73,8 +73,8 @@ def test_a_port_of_a_textbooks_translator_from_mxnet_to_jax(executed):
 def test_the_verdict_names_the_mistake_of_an_attention(executed):
     cells = executed("your_own_attention")
     text = printed(cells)
-    red, green = text.index("looks like  masked_softmax: A fully masked row is NaN."), text.index("\ngreen ")
-    assert red < text.index("\nred ") < green
+    named, green = text.index("looks like  masked_softmax: A fully masked row is NaN."), text.index("\ngreen ")
+    assert text.index("\nred ") < named < green
     assert len(shown(cells, "image/png")) == 2
 
 
