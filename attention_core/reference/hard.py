@@ -56,7 +56,8 @@ class HardAttention(ScoredAttention):
         self._check("attend", need_weights=need_weights, queries=queries, memory=memory, noise=noise)
         scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
         allowed = open_keys(scores, None, memory.mask)
-        scores = scores.real if noise is None else scores.real - np.log(-np.log(promote(noise).real))
+        with np.errstate(divide="ignore"):  # the term of a noise of 0 is -inf
+            scores = scores.real if noise is None else scores.real - np.log(-np.log(promote(noise).real))
         weights = np.zeros(scores.shape)
         if scores.shape[-1]:
             best = np.where(allowed, scores, -np.inf).argmax(axis=-1)

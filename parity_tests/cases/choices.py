@@ -34,9 +34,10 @@ def with_seed(case: Case, seed: int) -> Case:
 
 
 def decides(case: Case) -> bool:
-    """Whether a choice or a window depends on the numbers of a case."""
+    """Whether a choice or a window depends on the drawn numbers of a case; near ties are intended."""
     predicted = case.config.get("mode") == "predictive"
-    return case.operator == "HardAttention" or (case.operator == "LocalAttention" and predicted)
+    drawn = not case.name.startswith(("near_tie_", "noise_ends"))
+    return (case.operator == "HardAttention" and drawn) or (case.operator == "LocalAttention" and predicted)
 
 
 def local_cases() -> Iterator[Case]:

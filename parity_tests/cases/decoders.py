@@ -14,7 +14,7 @@ from attention_core.operators.attention import ALIKE_SCORES, HIDDEN_SCORES, SCOR
 from parity_tests.cases.masking import full_lens, fully_masked, open_mask, some_mask, with_hidden
 from parity_tests.cases.recurrent import CELLS, drawn_state
 from parity_tests.format.call import EARLIER
-from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
+from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, epsilon, layer_case
 from parity_tests.format.families import Family
 
 DECODER = {
@@ -154,6 +154,9 @@ def decoder_cases(name: str) -> Iterator[Case]:
     tie_dtypes = FULL if name == "BahdanauDecoder" else EXACT
     for label, shows, tokens, search in TIES:
         yield with_tied_tokens(search_case(label, shows, name, 5, tie_dtypes, search), tokens)
+    for dtype in FULL if name == "BahdanauDecoder" else ():
+        near = search_case(f"near_tie_{dtype}", f"A token is ahead by a few units of {dtype}.", name, 5, (dtype,))
+        yield with_tied_tokens(near, (4, 7), (1.0, 1.0 + 4.0 * epsilon(dtype)))
     if name == "LuongDecoder":
         for mode in ("monotonic", "predictive"):
             local = {"alignment": mode, "window": 2}
@@ -169,8 +172,8 @@ TIES: tuple[tuple[str, str, tuple[int, ...], dict[str, int | float]], ...] = (
 """Searches among tokens that tie: name, sentence, tokens, and options of the search."""
 
 
-def with_tied_tokens(case: Case, tokens: tuple[int, ...]) -> Case:
-    """The case with a readout that gives these tokens exactly the same probability, and the others none.
+def with_tied_tokens(case: Case, tokens: tuple[int, ...], logits: tuple[float, ...] = (0.0,)) -> Case:
+    """The case with a readout that gives these tokens exactly the same probability, or logits, and the others none.
 
     Only the bias is not 0. Four times e⁰ is 4, whose logarithm is exact everywhere: no rounding decides.
     """
@@ -179,7 +182,8 @@ def with_tied_tokens(case: Case, tokens: tuple[int, ...]) -> Case:
         if name.endswith("dense.W"):
             parameters[name] = np.zeros_like(array)
         elif name.endswith("dense.b"):
-            parameters[name] = np.where(np.isin(np.arange(array.size), tokens), 0.0, -1000.0)
+            parameters[name] = np.full(array.size, -1000.0)
+            parameters[name][[*tokens]] = logits
     return replace(case, parameters=parameters)
 
 
@@ -267,7 +271,7 @@ def search_case(
 
 def decides(case: Case) -> bool:
     """Whether a token or a window depends on the numbers of a case; ties are intended."""
-    drawn = case.method in ("greedy", "beam") and not case.name.startswith("tie_")
+    drawn = case.method in ("greedy", "beam") and not case.name.startswith(("tie_", "near_tie_"))
     return case.operator in (*VARIANTS, "TransformerDecoder") and (drawn or "attention.v_p" in case.parameters)
 
 

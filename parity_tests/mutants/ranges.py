@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from attention_core.reference.arrays import promote
 from parity_tests.mutants.mutant import Condition, mutant
+from parity_tests.mutants.shared import with_parameters
+from parity_tests.mutants.weights import round_to
 
 OVERFLOW = math.log(np.finfo(np.float64).max)
 """The number beyond which an exponential is inf."""
@@ -85,3 +88,54 @@ def _are_far(layer: Any, queries: Any, keys: Any) -> Any:
     width = layer.sizes["width"]
     distance = (promote(queries).real[..., :, None] - promote(keys).real[..., None, :]) / width
     return (0.5 * distance**2).min(axis=-1, initial=np.inf) > -math.log(np.finfo(np.float64).smallest_subnormal)
+
+
+@mutant(
+    "attention.DotProductAttention.attend",
+    touches=lambda bias: bias is not None and ((bias.real <= -1e4) & np.isfinite(bias.real)).any(),
+)
+def low_bias_hides(original: Any, bias: Any) -> Any:
+    """A bias of -1e4 and less hides a key, though it is a number."""
+    return original(bias=np.where(bias.real <= -1e4, -np.inf, bias))
+
+
+@mutant(
+    "attention_pooling",
+    touches=lambda dropout_mask: dropout_mask is not None and (dropout_mask.real > 100.0).any(),
+)
+def factor_of_dropout_bounded(original: Any, dropout_mask: Any) -> Any:
+    """Dropout divides by a share of at least 0.01."""
+    return original(dropout_mask=np.where(dropout_mask.real > 100.0, 100.0, dropout_mask))
+
+
+@mutant(
+    "normalization.Norm._scale",
+    cases="LayerNorm-* RMSNorm-*",
+    touches=lambda self: (self.parameters["g"].real < 0.0).any(),
+)
+def gain_without_sign(original: Any, self: Any) -> Any:
+    """The gain is taken without its sign, as where its logarithm or its square is kept."""
+    gain = self.parameters["g"]
+    with with_parameters(self, g=np.where(gain.real < 0.0, -gain, gain)):
+        return original()
+
+
+@mutant("hard.HardAttention.attend", cases="HardAttention-near_tie_float64")
+def chosen_in_float32(original: Any, self: Any) -> Any:
+    """The key is chosen by scores in float32."""
+    score = self._score
+    with mock.patch.object(self, "_score", lambda queries, keys: round_to(score(queries, keys), "float32")):
+        return original()
+
+
+@mutant("decoders.Decoder.greedy", cases="BahdanauDecoder-near_tie_float64")
+def token_chosen_in_float32(original: Any, self: Any) -> Any:
+    """The token is chosen by logits in float32."""
+    with with_parameters(self, **{"dense.b": round_to(self.parameters["dense.b"], "float32")}):
+        return original()
+
+
+@mutant("hard.HardAttention.attend", touches=lambda noise: noise is not None and bool((noise.real < 1e-6).any()))
+def noise_clamped(original: Any, noise: Any) -> Any:
+    """Noise is clamped to 1e-6 and 1 - 1e-6, so that its term has bounds."""
+    return original(noise=np.clip(noise.real, 1e-6, 1.0 - 1e-6))
