@@ -30,6 +30,7 @@ from parity_tests.judge.run import Recorder, Run
 from parity_tests.workers.environment import PATH
 from parity_tests.workers.process import Job, Progress, Server, Stopped, record, untold
 from parity_tests.workers.recordings import Recording
+from parity_tests.workers.target import function_name
 
 DEVICE = r"(cpu|cuda)(:[1-9][0-9]*)?"
 """The pattern of device names."""
@@ -116,6 +117,8 @@ class Request:
         if self.path is not None:
             os.environ[PATH] = self.path
         divergences = known_divergences(self.target, self.job.backend, self.divergences)
+        chosen = () if self.require_all else cases
+        functions = dict.fromkeys(function_name(case.operator, case.method) for case in chosen)
         with in_memory():
             given = given_cases(self.drawn)
         run = judged(
@@ -126,7 +129,7 @@ class Request:
             require_all=self.require_all,
             divergences=divergences,
             progress=progress,
-            recorder=recorder or partial(record, stopped=stopped),
+            recorder=recorder or partial(record, stopped=stopped, functions=functions),
             stopped=stopped,
         )
         run.command, run.seed = self.command, self.seed

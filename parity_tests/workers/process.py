@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -132,15 +132,21 @@ def record(
     start_seconds: float = START_SECONDS,
     cell_seconds: float = CELL_SECONDS,
     stopped: Stopped = lambda: False,
+    functions: Collection[str] = (),
 ) -> Recording:
     """Run every cell of the batches on a backend; several workers may share one iterator.
 
     If the worker dies or hangs in a cell, this is recorded as its answer, and a new worker continues with the next one.
     If a worker cannot start, or has died more than MOST_RESTARTS times, all remaining cells fail. Once stopped()
     returns True, the worker is killed, and the recording contains the cells answered so far.
+
+    Raises: Refusal if a target implements none of these functions, if there are any.
     """
     whole = Recording(job.backend, job.device, environment=environment(job.backend, programs_folder(), job.device))
     with Server(job, True, start_seconds, cell_seconds, stopped) as server:
+        implemented = server.hello().get("implements") if functions else None
+        if implemented is not None and not {*implemented.split(", ")} & {*functions}:
+            raise Refusal("error", f"it implements none of the selected functions: {', '.join(functions)}")
         for batch in batches:
             before = len(whole.inputs)
             report = partial(_shift, progress, before, before + len(batch.cells))

@@ -39,9 +39,10 @@ def test_what_is_missing_is_red_where_all_is_required(check: Check):
     assert "attention-parity check mine.py --require-all --case 'dot_score-plain' --dtype float64" in squeezed(result)
 
 
-def test_nothing_judged_is_not_green(check: Check):
-    result = check(SOFTMAX, "--operator", "dot_score")
-    assert result.exit_code == 1 and "nothing was judged" in result.output
+def test_a_target_without_a_selected_function_is_refused_before_any_cell(check: Check):
+    result = check(SOFTMAX, "--operator", "dot_score,cosine_score")
+    assert result.exit_code == 2 and "none of the selected functions: dot_score, cosine_score" in squeezed(result)
+    assert "finished" not in result.output
 
 
 @pytest.mark.parametrize(
