@@ -24,7 +24,6 @@ from parity_tests.judge.run import Run
 from parity_tests.mutants.explain import explanations_of
 from parity_tests.reports.certificate import Certificate, contents
 from parity_tests.reports.ci_summary import badge, markdown
-from parity_tests.reports.table import report_explanations
 from parity_tests.translation.corpus import Pair, read_corpus
 from parity_tests.workers.process import WAITING, Progress, Stopped
 
@@ -142,7 +141,9 @@ def write_certificate(certificate: Certificate, path: Path) -> None:
 def report_mistakes(run: Run) -> None:
     """Name the known mistakes that the wrong answers of a run look like, behind its verdict, and print them."""
     run.explanations = explanations_of(run)
-    report_explanations(run.explanations, console)
+    for known in run.explanations:
+        console.print(Text(f"looks like  {known.operator}: {known.sentence}", style="bold"), soft_wrap=True)
+        console.print(Text(f"            {known.counts}", style="dim"), soft_wrap=True)
 
 
 def write_json(outcome: Run, path: Path) -> None:

@@ -20,8 +20,10 @@ from rich.text import Text
 from attention_core.operators import FILE_OF, find
 from attention_core.specification import Layer
 from parity_tests.format.call import SECOND, TRAINING
+from parity_tests.format.selection import Cell
+from parity_tests.judge.cause import cause_of_zero
 from parity_tests.judge.run import Run
-from parity_tests.judge.verdict import Explanation, Verdict
+from parity_tests.judge.verdict import Verdict
 from parity_tests.workers.answers import is_gradient
 from parity_tests.workers.environment import PATH
 from parity_tests.workers.recordings import backend_of
@@ -56,13 +58,6 @@ def report(run: Run, console: Console, every: bool = False) -> None:
         console.print(f"[yellow]not judged[/]  {name}: {escape(reason)}")
     console.print(Text(f"time        {times(run)}", style="dim"))
     console.print(summary(run), soft_wrap=True)
-
-
-def report_explanations(explanations: Iterable[Explanation], console: Console) -> None:
-    """Print the known mistakes that the wrong answers look like, with the counts."""
-    for known in explanations:
-        console.print(Text(f"looks like  {known.operator}: {known.sentence}", style="bold"), soft_wrap=True)
-        console.print(Text(f"            {known.counts}", style="dim"), soft_wrap=True)
 
 
 def table(run: Run, dtype: str, every: bool = False) -> RenderableType:
@@ -224,19 +219,29 @@ class RedGroup:
 
     @property
     def first(self) -> list[Verdict]:
-        """The first verdicts with different reasons."""
+        """The first verdicts with different reasons; none if they follow from others."""
+        if self.quantity == FOLLOWING:
+            return []
         first: dict[str, Verdict] = {}
         for verdict in self.verdicts:
             first.setdefault(verdict.reason, verdict)
         return list(first.values())[:MOST_SHOWN]
 
 
+FOLLOWING = "gradients of wrong outputs"
+"""The quantity of all gradients in cells with a wrong output, from which they follow: they are one group."""
+
+
 def red_groups(run: Run) -> list[RedGroup]:
     """The red verdicts by backend, operator, quantity and status, in order."""
+    wrong = {
+        _place(verdict) for verdict in run.verdicts if verdict.status == "fail" and not is_gradient(verdict.quantity)
+    }
     groups: dict[tuple[str, ...], list[Verdict]] = defaultdict(list)
     compared: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for verdict in run.verdicts:
-        quantity = verdict.quantity.replace(SECOND, "")
+        follows = is_gradient(verdict.quantity) and _place(verdict) in wrong
+        quantity = FOLLOWING if follows else verdict.quantity.replace(SECOND, "")
         place = verdict.name, verdict.against, verdict.operator
         if verdict.red:
             groups[*place, quantity, verdict.status].append(verdict)
@@ -254,26 +259,33 @@ def red_groups(run: Run) -> list[RedGroup]:
     return result
 
 
+def _place(verdict: Verdict) -> tuple[str, ...]:
+    return verdict.name, verdict.against, verdict.case, verdict.dtype
+
+
 def red_lines(run: Run, width: int | None) -> Iterable[RenderableType]:
     """The red verdicts by operator and quantity: their number, the first few, and the first one's command.
 
     The first few are wrapped to the width of a terminal; without a width, each stays in one line.
     """
-    groups = red_groups(run)
+    groups, cells = red_groups(run), {cell.key: cell for cell in run.cells}
     for group in groups[:MOST_RED]:
         yield Text.assemble(
             (f"{group.verdicts[0].status:<11} ", "bold red"),
             (group.title, "bold"),
-            *(f"\n{_case_line(verdict, width)}" for verdict in group.first),
-            (f"\n            {group.command}", "cyan"),
+            *(f"\n{_case_line(verdict, cells, width)}" for verdict in group.first),
+            ("" if group.quantity == FOLLOWING else f"\n            {group.command}", "cyan"),
         )
     if len(groups) > MOST_RED:
         yield Text(f"            ... and {len(groups) - MOST_RED} more quantities; --json FILE has all of them")
 
 
-def _case_line(verdict: Verdict, width: int | None) -> str:
+def _case_line(verdict: Verdict, cells: Mapping[str, Cell], width: int | None) -> str:
     """The case of a verdict, without its operator, its dtype, and what is wrong."""
     text = f"{verdict.case.removeprefix(f'{verdict.operator}-')}  {verdict.dtype}  {verdict.reason}"
+    cell = cells.get(f"{verdict.case}/{verdict.dtype}") if verdict.check == "zero" else None
+    if cell is not None and (cause := cause_of_zero(cell, verdict.quantity)):
+        text += f", because of {cause}"
     if width is None:
         return f"{' ' * 12}{text}"
     return textwrap.fill(text, width, initial_indent=" " * 12, subsequent_indent=" " * 14, break_long_words=False)

@@ -1,16 +1,30 @@
 """What red answers look like: the right name, or none, and what is printed of them in which order."""
 
+import io
 import itertools
 import re
+import warnings
 
+import numpy as np
 import pytest
+from rich.console import Console
 
+from parity_tests.cases.suite import all_cases
 from parity_tests.cli import terminal
+from parity_tests.format.case import Case
+from parity_tests.format.expected import computed_outputs, expected_values
+from parity_tests.format.selection import Cell, cells_of
+from parity_tests.judge.compare import judge
+from parity_tests.judge.question import Question
+from parity_tests.judge.run import Run
 from parity_tests.mutants import explain
 from parity_tests.mutants.explain import explanations_of
-from parity_tests.tests.commands import squeezed
+from parity_tests.reports.table import red_groups, red_lines
+from parity_tests.tests.commands import invoke, squeezed
 from parity_tests.tests.judge.sources import SOFTMAX, Check
 from parity_tests.tests.reports import runs
+from parity_tests.workers.answers import Answer
+from parity_tests.workers.recordings import Recording
 
 pytestmark = pytest.mark.once
 
@@ -169,3 +183,64 @@ def test_names_are_looked_for_in_a_limited_time(monkeypatch: pytest.MonkeyPatch)
     ticks = map(float, itertools.count())
     assert explanations_of(run, 10.0, lambda: next(ticks)) == []
     assert 0 < len(answered) < 10
+
+
+def test_gradients_that_follow_from_wrong_outputs_are_one_line():
+    (cell,) = cells_of(all_cases().select("AdditiveAttention-open"), ["float64"])
+    recording = Recording("mine", "cpu", cells={cell.key: {}}, answers={cell.key: Answer()})
+    expected = expected_values(*cell)
+    recording.cells[cell.key] = {name: array + 1.0 for name, array in expected.items() if name != "weights"}
+    recording.cells[cell.key]["weights"] = expected["weights"]
+    run = Run([cell], recordings={"mine": recording}, dtypes=["float64"])
+    run.verdicts = [*judge(Question(cell), recording)]
+    gradients = [one for one in run.red if one.quantity != "context"]
+    assert len(gradients) == len(run.red) - 1 >= 6 and all(one.quantity.startswith("gradient_") for one in gradients)
+    titles = [group.title for group in red_groups(run)]
+    assert titles == [
+        "mine  AdditiveAttention  context: 1 of 1 float64 case",
+        "mine  AdditiveAttention  gradients of wrong outputs: 1 of 1 float64 case",
+    ]
+    console = Console(file=io.StringIO(), width=200)
+    for line in red_lines(run, None):
+        console.print(line)
+    assert console.file.getvalue().count("\n") == 4
+    run.verdicts = [one for one in run.verdicts if one.quantity != "context"]
+    assert len(red_groups(run)) == len(gradients)
+
+
+def test_warnings_of_the_reference_do_not_reach_the_terminal():
+    (case,) = all_cases().select("MultiHeadAttention-bias_hidden")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        computed_outputs(case, *case.at("float64"))
+        assert any("matmul" in str(warning.message) for warning in caught)
+        caught.clear()
+        assert invoke("list", "--operator", "dot_score").exit_code in (0, 2)
+        computed_outputs(case, *case.at("float64"))
+    assert not caught
+
+
+SCORES = np.arange(24.0).reshape(2, 3, 4)
+ZEROS = {
+    "valid_lens": (
+        Case("masked_softmax", "own", "An example.", {"scores": SCORES, "valid_lens": np.zeros(2, int)}),
+        "weights",
+    ),
+    "scale=0.0": (
+        Case("scaled_dot_score", "own", "An example.", {"queries": SCORES, "keys": SCORES}, options={"scale": 0.0}),
+        "gradient_keys",
+    ),
+    "": (Case("dot_score", "own", "An example.", {"queries": 0 * SCORES, "keys": SCORES}), "scores"),
+}
+
+
+@pytest.mark.parametrize(("cause", "case", "quantity"), [(cause, *zero) for cause, zero in ZEROS.items()], ids=ZEROS)
+def test_the_argument_that_makes_all_zero_is_named(cause: str, case: Case, quantity: str):
+    cell = Cell(case, "float64")
+    expected = expected_values(*cell)
+    wrong = {name: array + (name == quantity) for name, array in expected.items()}
+    recording = Recording("mine", "cpu", cells={cell.key: wrong}, answers={cell.key: Answer()})
+    run = Run([cell], recordings={"mine": recording}, dtypes=["float64"])
+    run.verdicts = [*judge(Question(cell), recording)]
+    (line,) = red_lines(run, None)
+    assert f"all is zero here (100% of elements are not){', because of ' * bool(cause)}{cause}\n" in str(line)
