@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from attention_core import draws
 from attention_core.operators import find
 from attention_core.operators.pooling import ATTENTION_POOLING
 from attention_core.operators.scoring import ADDITIVE_SCORE, SCALED_DOT_SCORE
-from attention_core.specification import Layer
+from attention_core.specification import Layer, Operator
 from parity_tests.cases.attention import layer_sizes
 from parity_tests.cases.masking import ATTENTION, SIZED
 from parity_tests.cases.multi_head import HEADS
@@ -43,16 +44,22 @@ def activation_cases() -> Iterator[Case]:
         yield with_factors(case, "b_1", REACH * np.array([0, 1, 0, 1, 1, 0, 1]))
 
 
-def score_cases() -> Iterator[Case]:
-    """Scores and layers whose tanh is saturated for some queries, and has exact zeros for one."""
-    shows = "tanh far in both tails, and of 0."
-    plain = far(drawn_tensors(ADDITIVE_SCORE, ATTENTION))
-    yield Case(ADDITIVE_SCORE.name, "far", shows, plain, dtypes=DTYPES)
-    plain, capped = far(drawn_tensors(SCALED_DOT_SCORE, ATTENTION)), {"softcap": 0.25}
-    yield Case(SCALED_DOT_SCORE.name, "far", shows, plain, capped, dtypes=DTYPES, gradients=False)
-    for name, options in (("AdditiveAttention", {}), ("ConcatAttention", {}), ("DotProductAttention", capped)):
-        config = {**layer_sizes(find(name)), **options}
-        yield layer_case(name, "far", shows, far(drawn_call(name)), config, gradients=False)
+CAPPED = {"softcap": 0.25}
+
+
+def score_cases(operator: Operator, options: Mapping[str, float]) -> Iterator[Case]:
+    """A score whose tanh is saturated for some queries, and has exact zeros for one."""
+    case = Case(operator.name, "far", FAR, far(drawn_tensors(operator, ATTENTION)), options, dtypes=DTYPES)
+    yield replace(case, gradients=operator is ADDITIVE_SCORE)
+
+
+def layer_cases(name: str, options: Mapping[str, float]) -> Iterator[Case]:
+    """A layer with such a score."""
+    config = {**layer_sizes(find(name)), **options}
+    yield layer_case(name, "far", FAR, far(drawn_call(name)), config, gradients=False)
+
+
+FAR = "tanh far in both tails, and of 0."
 
 
 def drawn_call(name: str, sizes: Sizes = ATTENTION) -> Arrays:
@@ -67,11 +74,15 @@ def far(plain: Arrays) -> Arrays:
     return {**plain, "queries": FACTORS[:, None] * plain["queries"]}
 
 
-def kernel_cases() -> Iterator[Case]:
-    """A window predicted at the ends, and kernels that underflow for every key."""
+def window_cases() -> Iterator[Case]:
+    """Windows predicted at the ends."""
     config, wide = {**SIZED, "window": 2, "mode": "predictive"}, {"v_p": 10.0 * REACH}
     shows = "Windows predicted far in both tails of the logistic function: at the first key, and behind the last."
     yield layer_case("LocalAttention", "predictive_far", shows, drawn_call("LocalAttention"), config, wide=wide)
+
+
+def kernel_cases() -> Iterator[Case]:
+    """Kernels that underflow for every key."""
     points = drawn_call("NadarayaWatson")
     whole = {
         "keys": np.rint(8.0 * points["keys"]),
@@ -93,26 +104,35 @@ LOW = (-1e4, -3e4, -65504.0, -3.4028234663852886e38, -1.7976931348623157e308)
 """Biases that others use to hide a key, which are numbers here: each dtype's least, and those that are far below 0."""
 
 
-def bias_cases() -> Iterator[Case]:
+def bias_cases(name: str, config: Mapping[str, Any]) -> Iterator[Case]:
     """Biases down to where others hide keys; with queries of 0, all scores are the bias, and its rows exact."""
-    for name, config in (("DotProductAttention", {}), ("MultiHeadAttention", {**HEADS, "bias": False})):
-        plain = drawn_call(name)
-        rows = np.repeat(np.array(LOW)[:, None], ATTENTION["keys"], axis=1)
-        rows[1, 2:4], rows[0, ::2] = LOW[0], LOW[1]
-        bias = np.stack([rows, draws.uniform("low.bias", rows.shape, 1.0, SEED)])
-        bias[1, :, 1], bias[1, :, 4] = LOW[:2]
-        zeros = {**plain, "queries": plain["queries"] * np.array([0.0, 1.0])[:, None, None], "bias": bias}
-        yield layer_case(name, "bias_low", "Biases down to the least numbers hide nothing.", zeros, config, DTYPES)
+    plain = drawn_call(name)
+    rows = np.repeat(np.array(LOW)[:, None], ATTENTION["keys"], axis=1)
+    rows[1, 2:4], rows[0, ::2] = LOW[0], LOW[1]
+    bias = np.stack([rows, draws.uniform("low.bias", rows.shape, 1.0, SEED)])
+    bias[1, :, 1], bias[1, :, 4] = LOW[:2]
+    zeros = {**plain, "queries": plain["queries"] * np.array([0.0, 1.0])[:, None, None], "bias": bias}
+    yield layer_case(name, "bias_low", "Biases down to the least numbers hide nothing.", zeros, config, DTYPES)
 
 
-def dropout_cases() -> Iterator[Case]:
-    """Dropout at a rate near 1: one key in each row is kept, with a large factor."""
+def kept_keys() -> np.ndarray:
+    """A dropout mask at a rate near 1: one key in each row is kept, with a large factor."""
     places = draws.integers("kept", (ATTENTION["batch"], ATTENTION["queries"], 1), ATTENTION["keys"], SEED)
-    mask = {"dropout_mask": np.where(np.arange(ATTENTION["keys"]) == places, 1000.0, 0.0)}
-    shows = "Dropout at a rate of 0.999."
-    plain = drawn_tensors(ATTENTION_POOLING, ATTENTION)
-    yield Case(ATTENTION_POOLING.name, "dropout_high", shows, {**plain, **mask}, dtypes=DTYPES)
-    yield layer_case("DotProductAttention", "dropout_high", shows, {**drawn_call("DotProductAttention"), **mask}, {})
+    return np.where(np.arange(ATTENTION["keys"]) == places, 1000.0, 0.0)
+
+
+def pooling_cases() -> Iterator[Case]:
+    """Dropout at a rate near 1."""
+    inputs = {**drawn_tensors(ATTENTION_POOLING, ATTENTION), "dropout_mask": kept_keys()}
+    yield Case(ATTENTION_POOLING.name, "dropout_high", "Dropout at a rate of 0.999.", inputs, dtypes=DTYPES)
+
+
+def dot_product_cases() -> Iterator[Case]:
+    """A capped score far beyond its cap, low biases, and dropout at a rate near 1."""
+    yield from layer_cases("DotProductAttention", CAPPED)
+    yield from bias_cases("DotProductAttention", {})
+    inputs = {**drawn_call("DotProductAttention"), "dropout_mask": kept_keys()}
+    yield layer_case("DotProductAttention", "dropout_high", "Dropout at a rate of 0.999.", inputs, {})
 
 
 def gain_cases() -> Iterator[Case]:
@@ -150,15 +170,16 @@ def choice_cases() -> Iterator[Case]:
 
 
 FAMILIES = (
-    Family(("DotProductAttention", "MultiHeadAttention"), bias_cases),
-    Family((ATTENTION_POOLING.name, "DotProductAttention"), dropout_cases),
-    Family(NORMALIZATIONS, gain_cases),
+    Family((ADDITIVE_SCORE.name,), partial(score_cases, ADDITIVE_SCORE, {})),
+    Family((SCALED_DOT_SCORE.name,), partial(score_cases, SCALED_DOT_SCORE, CAPPED)),
+    Family((ATTENTION_POOLING.name,), pooling_cases),
+    Family(("DotProductAttention",), dot_product_cases),
+    *(Family((name,), partial(layer_cases, name, {})) for name in ("AdditiveAttention", "ConcatAttention")),
+    Family(("MultiHeadAttention",), partial(bias_cases, "MultiHeadAttention", {**HEADS, "bias": False})),
+    Family(("LocalAttention",), window_cases),
     Family(("HardAttention",), choice_cases),
+    Family(("NadarayaWatson",), kernel_cases),
+    Family(NORMALIZATIONS, gain_cases),
     Family(("FeedForward",), activation_cases),
-    Family(
-        ("additive_score", "scaled_dot_score", "AdditiveAttention", "ConcatAttention", "DotProductAttention"),
-        score_cases,
-    ),
-    Family(("LocalAttention", "NadarayaWatson"), kernel_cases),
     *(Family((name,), partial(gate_cases, name)) for name in ("GRU", "LSTM")),
 )

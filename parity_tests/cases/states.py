@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,19 +53,18 @@ OFTEN = 20
 """The number of steps by which it grows, one by one."""
 
 
-def growing_cases() -> Iterator[Case]:
+def growing_cases(name: str) -> Iterator[Case]:
     """Memories to which steps are added one by one, behind the last key and in their room."""
-    for name, config in GROWTH.items():
-        plain, more = (drawn_call(name, {**ATTENTION, "keys": keys}) for keys in (3, OFTEN))
-        room = drawn_call(name, {**ATTENTION, "keys": 3 + OFTEN})
-        steps = {STEPS + key: more[key] for key in ("keys", "values")}
-        free: Arrays = {"valid_lens": np.array([3, 2]), f"{STEPS}position": np.array([3, 2])}
-        for label, shows, inputs in (
-            ("often", "Twenty steps, one by one.", plain),
-            ("often_at", "Twenty steps, one by one, in the room of a memory.", {**room, **free}),
-        ):
-            case = layer_case(name, f"extended_{label}", shows, {**inputs, **steps}, config, EXACT)
-            yield replace(case, method="extend", options={PIECES: OFTEN})
+    plain, more = (drawn_call(name, {**ATTENTION, "keys": keys}) for keys in (3, OFTEN))
+    room = drawn_call(name, {**ATTENTION, "keys": 3 + OFTEN})
+    steps = {STEPS + key: more[key] for key in ("keys", "values")}
+    free: Arrays = {"valid_lens": np.array([3, 2]), f"{STEPS}position": np.array([3, 2])}
+    for label, shows, inputs in (
+        ("often", "Twenty steps, one by one.", plain),
+        ("often_at", "Twenty steps, one by one, in the room of a memory.", {**room, **free}),
+    ):
+        case = layer_case(name, f"extended_{label}", shows, {**inputs, **steps}, GROWTH[name], EXACT)
+        yield replace(case, method="extend", options={PIECES: OFTEN})
 
 
-FAMILIES = (Family(tuple(GROWTH), growing_cases),)
+FAMILIES = tuple(Family((name,), partial(growing_cases, name)) for name in GROWTH)

@@ -79,4 +79,4 @@ def test_the_cases_of_a_score_take_few_calls():
     counter, suite = Counter(), Suite([replace(family) for family in all_cases(trained=True).families], CORE)
     counter.run(lambda: suite.select("additive_score-plain"))
     built = [family for family in suite.families if "cases" in vars(family)]
-    assert len(built) == 2 and 0 < counter.total < MOST_CALLS
+    assert len(built) == 3 and 0 < counter.total < MOST_CALLS
