@@ -12,6 +12,7 @@ from pathlib import Path
 
 from attention_core.operators import ENTRIES
 from parity_tests.cases import draw, training
+from parity_tests.cases.conditions import FURTHER
 from parity_tests.cases.suite import all_cases
 from parity_tests.cluster.ranges import RANGE
 from parity_tests.format.case import DTYPES, FULL
@@ -74,6 +75,12 @@ def in_full(chosen: tuple[Cell, ...]) -> int:
 
 
 @cache
+def further() -> int:
+    """Return the number of conditions of several arguments."""
+    return len([*derived_mutants(FURTHER)])
+
+
+@cache
 def batches() -> int:
     """Return the number of batches of all cells."""
     return len(batches_of(cells()))
@@ -93,7 +100,9 @@ def combinations() -> int:
 
 STATEMENTS = (
     Statement(RELIABILITY, "| {} mutants | `attention-parity mutate --sentences` |", lambda: (len(MUTANTS),)),
-    Statement(RELIABILITY, "| {} mutants, derived from the specification", lambda: (len([*derived_mutants()]),)),
+    Statement(RELIABILITY, "| {} mutants, derived from the specification;", lambda: (len([*derived_mutants()]),)),
+    Statement(RELIABILITY, "| {} mutants, derived from the specification as conditions", lambda: (further(),)),
+    Statement(RELIABILITY, "several arguments meet. {} conditions of that kind", lambda: (further(),)),
     Statement(RELIABILITY, "| {} mutants, each with the issue", lambda: (sum(bool(one.source) for one in MUTANTS),)),
     Statement(
         RELIABILITY,

@@ -269,7 +269,7 @@ class Recurrent(Specified):
         inputs = inputs if columns.shape[0] else inputs[..., :0]
         rows = tf.matmul(tf.reshape(inputs, (-1, columns.shape[0])), columns) + tf.reshape(b, (-1,))
         if whole:
-            return keras.ops.take(rows, tokens, axis=0)
+            return keras.ops.take(rows, tf.cast(tokens, tf.int32), axis=0)  # a gather takes no 8-bit indices
         return tf.reshape(rows, [size(tokens, axis) for axis in range(tokens.shape.rank)] + [rows.shape[-1]])
 
 

@@ -470,6 +470,8 @@ def numbers(row: Drawn) -> int:
 
 LINES = Path(__file__).with_suffix(".txt")
 """The rows of the design, a line each; `python -m tools.covering` writes them."""
+MORE = LINES.with_name("conditions.txt")
+"""Rows for the conditions of `conditions`, whose indices go on; `python -m tools.conditions` adds them."""
 
 
 def name_of(row: Drawn, index: int) -> str:
@@ -487,10 +489,11 @@ def name_of(row: Drawn, index: int) -> str:
 
 @functools.cache
 def _lines() -> dict[str, list[str]]:
-    """The lines of the file by operator: to parse one takes long."""
+    """The lines of both files by operator: to parse one takes long."""
     lines: dict[str, list[str]] = {name: [] for name in NAMES}
-    for line in LINES.read_text(encoding="utf-8").splitlines():
-        lines[line.split('"', 2)[1]].append(line)
+    for file in (LINES, MORE):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            lines[line.split('"', 2)[1]].append(line)
     return lines
 
 
@@ -521,8 +524,15 @@ VARIED: Mapping[str, Callable[[Drawn], Any]] = {
 }
 
 
+@functools.cache
+def _further() -> frozenset[str]:
+    return frozenset(MORE.read_text(encoding="utf-8").splitlines())
+
+
 def varies(case: Case, dimension: str) -> bool:
     """Whether a case varies that dimension, among others; one written by hand has no other than the state."""
+    if dimension not in VARIED:
+        return repr(case.drawn) in _further()
     return bool(
         (dimension == "state" and (case.again or case.twice))
         or (case.drawn is not None and VARIED[dimension](case.drawn))

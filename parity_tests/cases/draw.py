@@ -12,7 +12,7 @@ import numpy as np
 
 from attention_core.errors import AttentionError
 from attention_core.operators import find
-from attention_core.specification import INTEGER, Layer, Operator
+from attention_core.specification import INTEGER, Layer, Operator, Option
 from parity_tests.cases.covering import (
     BOUNDS,
     MAGNITUDES,
@@ -134,6 +134,13 @@ def draw_family(seed: int, family: int, attempt: int, operators: tuple[str, ...]
     call = Call(entry, pick(methods_of(entry)))
     if attempt:  # at the same call
         pick = Picks(f"fuzz/{seed}/family/{family}/{attempt}").one
+    row = draw_call(call, pick, dtypes)
+    return replace(row, forward=is_forward(call, row) or (call.computes and pick(RARELY)))
+
+
+def draw_call(call: Call, pick: Pick, dtypes: Sequence[str]) -> Drawn:
+    """Draw everything of a call that determines shapes; options may not fit each other."""
+    entry = call.entry
     shared = pick(((),) * 4 + tuple(sharing(call)))
     sizes = drawn_sizes(call, shared, pick)
     optional = [tensor.name for tensor in call.inputs if tensor.optional]
@@ -156,7 +163,7 @@ def draw_family(seed: int, family: int, attempt: int, operators: tuple[str, ...]
             sizes[needed] = pick(call.choices[needed])
         if "max_distance" in sizes:  # shorter distances have a bucket each
             sizes["max_distance"] = max(sizes["max_distance"], sizes["num_buckets"])
-    row = Drawn(
+    return Drawn(
         operator=entry.name,
         method=call.method,
         dtype=dtype,
@@ -169,7 +176,6 @@ def draw_family(seed: int, family: int, attempt: int, operators: tuple[str, ...]
         shared=shared,
         twice=call.repeats and pick(RARELY),
     )
-    return replace(row, forward=is_forward(call, row) or (call.computes and pick(RARELY)))
 
 
 def draw_numbers(family: Drawn, pick: Pick) -> Drawn:
@@ -244,6 +250,19 @@ def drawn_sizes(call: Call, shared: Sequence[str], pick: Pick) -> dict[str, int]
 
 def drawn_options(call: Call, sizes: Mapping[str, int], pick: Pick) -> dict[str, Any]:
     """Draw the options that are not the size of an axis: all required ones, and some of the others."""
+    offered = options_of(call.entry, call.method)
+    stated = {COUNTS.get(option.name, option.name) for option in offered} & {*call.axes}
+    drawn = [option for option in offered if COUNTS.get(option.name, option.name) not in {*stated, "dtype"}]
+    fixed = [option for option in call.entry.options if not is_size(option)] if isinstance(call.entry, Layer) else []
+    return {
+        option.name: sizes[option.name] if option.domain == "even" else pick(values_of(option, sizes))
+        for option in (*fixed, *drawn)
+        if option.default is None or pick(EITHER)
+    }
+
+
+def values_of(option: Option, sizes: Mapping[str, int]) -> Sequence[Any]:
+    """The values of an option that are drawn."""
     choices = {
         "number": NUMBERS,
         "rate": RATES,
@@ -252,14 +271,4 @@ def drawn_options(call: Call, sizes: Mapping[str, int], pick: Pick) -> dict[str,
         "size": WIDTHS,
         "positive": POSITIVE,
     }
-    offered = options_of(call.entry, call.method)
-    stated = {COUNTS.get(option.name, option.name) for option in offered} & {*call.axes}
-    drawn = [option for option in offered if COUNTS.get(option.name, option.name) not in {*stated, "dtype"}]
-    fixed = [option for option in call.entry.options if not is_size(option)] if isinstance(call.entry, Layer) else []
-    return {
-        option.name: sizes[option.name]
-        if option.domain == "even"
-        else pick({"bool": EITHER, "str": option.choices}.get(option.type) or choices[option.domain])
-        for option in (*fixed, *drawn)
-        if option.default is None or pick(EITHER)
-    }
+    return {"bool": EITHER, "str": option.choices}.get(option.type) or choices[option.domain]

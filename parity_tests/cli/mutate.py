@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from parity_tests.cases import covering
+from parity_tests.cases.conditions import FURTHER
 from parity_tests.cases.suite import all_cases
 from parity_tests.cli import options
 from parity_tests.cli.terminal import console
@@ -24,10 +25,12 @@ from parity_tests.mutants.outcome import attempt, outcome_of
 def _print_derived(pattern: str) -> int:
     """Print the derived mutants by dimension; the exit code is 0 if there are some, and all of them are killed."""
     cells = cells_of(all_cases(), DTYPES)
-    mutants = killers(cells, (one for one in derived_mutants() if fnmatchcase(f"{one.scope}-{one.name}", pattern)))
+    dimensions = (*covering.DIMENSIONS, *FURTHER)
+    derived = derived_mutants(dimensions)
+    mutants = killers(cells, (one for one in derived if fnmatchcase(f"{one.scope}-{one.name}", pattern)))
     counted = (Column(name, justify="right") for name in ("mutants", "killed", "killed without its cases"))
     table = Table("dimension", *counted, header_style="bold")
-    for dimension in covering.DIMENSIONS:
+    for dimension in dimensions:
         killed_by = [names for mutant, names in mutants.items() if mutant.dimension == dimension]
         varied = {cell.key for cell in cells if covering.varies(cell.case, dimension)}
         counts = (len(killed_by), sum(map(bool, killed_by)), sum(bool(names - varied) for names in killed_by))

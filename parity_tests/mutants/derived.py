@@ -7,7 +7,6 @@ kill it.
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +16,13 @@ from operator import eq, lt
 import numpy as np
 
 from attention_core.operators import find
-from attention_core.specification import INTEGER, Layer, Tensor
+from attention_core.specification import INTEGER, Tensor
 from parity_tests.cases import covering
+from parity_tests.cases.conditions import FURTHER, conditions, sizes_of
 from parity_tests.cases.covering import DIMENSIONS, SEARCHES, Call
 from parity_tests.format.call import SECOND, output_names
 from parity_tests.format.case import Arrays, Case, is_floating
-from parity_tests.format.drawn import COUNTS, called_of, inputs_of
+from parity_tests.format.drawn import inputs_of
 from parity_tests.format.expected import expected_values
 from parity_tests.format.layouts import LAYOUTS
 from parity_tests.format.selection import Cell
@@ -57,7 +57,7 @@ class Derived:
 
 
 def derived_mutants(dimensions: Iterable[str] = DIMENSIONS) -> Iterator[Derived]:
-    """Derive every mistake of those dimensions."""
+    """Derive every mistake of those dimensions; the core kills those of `DIMENSIONS`."""
     chosen = set(dimensions)
     scopes: dict[str, list[Call]] = defaultdict(list)
     for call in covering.calls():
@@ -68,6 +68,10 @@ def derived_mutants(dimensions: Iterable[str] = DIMENSIONS) -> Iterator[Derived]
         for call in calls:
             for dimension, name, wrong in _of(call):
                 made.setdefault((dimension, name), Derived(scope, dimension, name, wrong))
+            for one in conditions(call) if chosen & {*FURTHER} else ():
+                made[one.dimension, f"{call.name} {one.name}"] = Derived(
+                    call.name, one.dimension, one.name, _if(one.holds)
+                )
         yield from (mistake for mistake in made.values() if mistake.dimension in chosen)
 
 
@@ -170,25 +174,6 @@ def _mask_of_one(name: str, axis: str) -> Wrong:
     return _if(holds)
 
 
-@functools.cache
-def sizes_of(case: Case) -> dict[str, int]:
-    """The size of every axis of a case: of its arrays, and of its layer's constructor."""
-    entry = find(case.operator)
-    sizes = dict(entry.sizes(case.config)) if isinstance(entry, Layer) else {}
-    sizes = {name: size for name, size in sizes.items() if isinstance(size, int)}
-    called = called_of(entry, case.method)
-    sizes |= {COUNTS.get(name, name): size for name, size in case.options.items() if type(size) is int}
-    sizes |= case.drawn.sizes if case.drawn else {}
-    tensors = inputs_of(called.time_major if case.config.get("time_major") else entry, case.method)
-    for tensor in sorted(tensors, key=lambda tensor: not tensor.broadcast):  # those of exact sizes last
-        array = case.inputs.get(tensor.name)
-        if array is not None:
-            layout = next((axes for axes in tensor.layouts if len(axes) == array.ndim), ())
-            sizes |= dict(zip(layout, array.shape, strict=False))
-    sizes["heads"] = sizes.get("num_heads", sizes.get("heads", 0))
-    return sizes
-
-
 # ------------------------------------------------------------------------------------------------ what is wrong
 
 
@@ -251,14 +236,16 @@ def _absolute_error(case: Case, dtype: str, answer: Arrays) -> Arrays:
 # ------------------------------------------------------------------------------------------------ killed or not
 
 
-def killers(cells: Iterable[Cell], mistakes: Iterable[Derived]) -> dict[Derived, set[str]]:
-    """The cells that kill each mutant; it survives if there are none."""
+def killers(cells: Iterable[Cell], mistakes: Iterable[Derived], first: bool = False) -> dict[Derived, set[str]]:
+    """The cells that kill each mutant, or the first of them alone; it survives if there are none."""
     scopes: dict[str, list[Derived]] = defaultdict(list)
     for mistake in mistakes:
         scopes[mistake.scope].append(mistake)
     killers: dict[Derived, set[str]] = {mistake: set() for members in scopes.values() for mistake in members}
     for cell in cells:
-        for mistake in _killed_by(cell, scopes[Call(find(cell.case.operator), cell.case.method).kin]):
+        call = Call(find(cell.case.operator), cell.case.method)
+        alive = [one for one in (*scopes[call.kin], *scopes[call.name]) if not (first and killers[one])]
+        for mistake in _killed_by(cell, alive):
             killers[mistake].add(cell.key)
     return killers
 

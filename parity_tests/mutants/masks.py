@@ -48,7 +48,7 @@ def _is_of_one_head(scores: Any, valid_lens: Any, mask: Any) -> bool:
 def _lengths_by_batch(scores: Any, valid_lens: Any) -> Any:
     """The lengths of sequences, repeated by the batch size and read as those of queries."""
     batch, queries = len(valid_lens), scores.shape[-2]
-    return np.resize(np.repeat(valid_lens, batch), batch * queries).reshape(batch, queries)
+    return np.resize(np.repeat(valid_lens.astype(np.int64), batch), batch * queries).reshape(batch, queries)
 
 
 def _has_other_lengths_by_batch(scores: Any, valid_lens: Any, mask: Any) -> bool:
@@ -56,7 +56,7 @@ def _has_other_lengths_by_batch(scores: Any, valid_lens: Any, mask: Any) -> bool
     if valid_lens is None or valid_lens.ndim > 1 or (scores if mask is None else mask).ndim == 4:
         return False
     by_batch = np.minimum(_lengths_by_batch(scores, valid_lens), scores.shape[-1])
-    return bool((by_batch != np.minimum(valid_lens[:, None], scores.shape[-1])).any())
+    return bool((by_batch != np.minimum(valid_lens.astype(np.int64)[:, None], scores.shape[-1])).any())
 
 
 def _is_square(scores: Any, valid_lens: Any, mask: Any) -> bool:

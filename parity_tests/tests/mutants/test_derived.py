@@ -7,11 +7,12 @@ from collections import Counter
 import pytest
 
 from parity_tests.cases import covering
+from parity_tests.cases.conditions import FURTHER
 from parity_tests.cases.covering import DIMENSIONS
 from parity_tests.cases.suite import all_cases
-from parity_tests.format.case import DTYPES
+from parity_tests.format.case import DTYPES, FULL
 from parity_tests.format.selection import cells_of
-from parity_tests.mutants.derived import Derived, derived_mutants
+from parity_tests.mutants.derived import Derived, derived_mutants, killers
 from parity_tests.tests.commands import invoke
 
 pytestmark = pytest.mark.once
@@ -35,6 +36,14 @@ def test_without_the_cases_of_a_dimension_mistakes_of_it_survive(
     mistakes = {mistake: names for mistake, names in derived_killers.items() if mistake.dimension == dimension}
     alive = {mistake.scope for mistake, names in mistakes.items() if names <= varied}
     assert alive == {mistake.scope for mistake in mistakes}
+
+
+def test_no_mistake_survives_under_a_condition_of_several_arguments(request: pytest.FixtureRequest):
+    """Of every 40th one, or with --slow of each."""
+    mistakes = [*derived_mutants(FURTHER)][:: 1 if request.config.getoption("--slow") else 40]
+    found = killers(cells_of(all_cases(), FULL), mistakes, first=True)
+    assert [(mistake.scope, mistake.name) for mistake, names in found.items() if not names] == []
+    assert {mistake.dimension for mistake in found} == {*FURTHER}
 
 
 def test_the_command_counts_them_by_dimension(monkeypatch: pytest.MonkeyPatch):
