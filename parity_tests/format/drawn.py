@@ -298,7 +298,7 @@ class Drawn:
         for name, array in inputs.items():
             axes = [axis.removesuffix("?") for axis in tensors[name].axes]
             padded = "previous_steps" if "previous_steps" in axes else self._padded_axis
-            if array.dtype.kind != "f" or axes.count(padded) != 1:
+            if array.dtype.kind != "f" or array.size == 0 or axes.count(padded) != 1:
                 continue
             if name == "scores":
                 array[np.broadcast_to(~allowed, array.shape)] = float(self.hidden)

@@ -17,9 +17,9 @@ name; a method other than the call is a separate function. A function may be an 
 by ** to one that refuses it, and an output that is None or omitted at the end are not implemented: they are reported,
 and not tested. If there are keys and a function has a mask argument but none for lengths, both are combined into one
 mask; arguments that mask nothing may be missing. An option that a case leaves out has the default of the function,
-which should be the specification's. A function whose heads may share keys names num_key_heads, or reads it from the
-shapes; without the argument, it may raise. A bias of the scores is `bias`, or `score_bias` where a layer has an option
-of that name. Arrays are NumPy arrays, unless the target has a `runtime`:
+which should be the specification's, or that of the specification if it has none. A function whose heads may share keys
+names num_key_heads, or reads it from the shapes; without the argument, it may raise. A bias of the scores is `bias`, or
+`score_bias` where a layer has an option of that name. Arrays are NumPy arrays, unless the target has a `runtime`:
 
     from_numpy(array), to_numpy(array)       to the framework, and back vjp(function, arguments, cotangents)
     (outputs, gradients): the outputs of function(**arguments), a tuple, and by
@@ -86,7 +86,7 @@ PLAIN = SimpleNamespace(
 GROUPS = "num_key_heads"
 """The argument of a layer whose heads share keys."""
 
-SIZES = re.compile(r"_size$|^num_positions$|^features$")
+SIZES = re.compile(r"_size$|^num_(positions|inducing|buckets|classes)$|^(features|rank|stride|height|width|channels)$")
 """The constructor's arguments that follow from array shapes."""
 
 
@@ -283,7 +283,7 @@ class Target(Package):
             )
 
         arrays, second = ({key: call[key] for key in call if not is_unused(key)} for call in (arrays, second))
-        keywords = {**cell["options"], **self._config(cell, takes)}
+        keywords = {**required_defaults(cell, function), **cell["options"], **self._config(cell, takes)}
         if in_groups(arrays) and takes(GROUPS):
             keywords[GROUPS] = arrays["keys"].shape[1]
         given = [*(keyword(key, operator) for key in {**arrays, **second}), *keywords]
@@ -420,6 +420,14 @@ def parameters_of(function: Callable[..., Any]) -> set[str]:
     """The names of the keyword arguments in a function's signature."""
     named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     return {name for name, one in signature_of(function).parameters.items() if one.kind in named}
+
+
+def required_defaults(cell: Cell, function: Callable[..., Any]) -> dict[str, Any]:
+    """The specification's defaults of options that have none in the function's signature."""
+    entry = find(cell["operator"])
+    options = (*called_of(entry, cell["method"]).options, *(entry.options if isinstance(entry, Layer) else ()))
+    required = {name for name, one in signature_of(function).parameters.items() if one.default is one.empty}
+    return {one.name: one.value for one in options if one.name in required and one.default is not None}
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:

@@ -176,6 +176,12 @@ def test_parts_that_exclude_each_other_are_not_drawn_together(drawn: list[Drawn]
     assert all(draw(0, FAMILY * number, dtypes=("float16", "bfloat16")).forward for number in range(100))
 
 
+def test_a_draw_without_key_heads_hides_nothing():
+    sizes = {"batch": 2, "heads": 3, "key_heads": 0, "queries": 2, "keys": 3, "features": 2}
+    drawn = Drawn("DotProductAttention", method="call", sizes=sizes, given=("mask",), hidden="nan")
+    assert drawn.as_case()["inputs"]["keys"].shape == (2, 0, 3, 2)
+
+
 def test_a_family_has_the_same_shapes_and_gradients():
     for family in range(30):
         alike = [draw(5, FAMILY * family + number) for number in range(FAMILY)]

@@ -223,3 +223,11 @@ def test_an_array_named_as_an_option_has_another_name():
     assert {"ConcatAttention", "TransformerEncoder"} < options
     assert {name for name, array in named.items() if array == "score_bias"} == options
     assert keyword("bias", find("DotProductAttention").name) == "bias"
+
+
+def test_an_option_without_a_default_gets_that_of_the_specification(tmp_path: Path):
+    source = "def FeedForward(parameters, inputs, *, activation, gated, bias=None): return inputs * (bias is None)"
+    source += " * (activation == 'relu') * (gated is False)"
+    (case,) = all_cases().select("FeedForward-plain")
+    answer = target_of(source, tmp_path).run(asked_of(case), case.inputs, case.parameters, {})
+    np.testing.assert_array_equal(answer.arrays["outputs"], case.inputs["inputs"])

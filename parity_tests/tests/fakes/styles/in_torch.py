@@ -252,6 +252,78 @@ class Functions:
         return inputs + F.embedding(torch.arange(offset, offset + inputs.shape[-2]), parameters["P"])
 
 
+class Layers:
+    """Layers of other papers, by convolutions, concatenation and one_hot."""
+
+    cases = (
+        *(f"{name}-[nmrlso]*" for name in ("ConcatAttention", "LocationAttention", "LowRankAttention")),
+        *("ConcatAttention-with_bias_[oldf]*", "ConcatAttention-bias", "CompressedAttention-[mrlsobw]*"),
+        *("LocalAttention-[nmrlo]*", "HardAttention-[nmrlo]*", "Bridge-[cs][ou][nm]*"),
+    )
+
+    def ConcatAttention(
+        parameters, queries, keys, values, valid_lens=None, mask=None, bias=False, score_bias=None, dropout_mask=None
+    ):
+        allowed = opened((*queries.shape[:-1], keys.shape[-2]), valid_lens, mask)
+        pairs = queries.unsqueeze(-2), cleared(keys, allowed).unsqueeze(-3)
+        shape = torch.broadcast_shapes(*(array.shape[:-1] for array in pairs))
+        pairs = [array.expand(*shape, array.shape[-1]) for array in pairs]
+        hidden = F.linear(torch.cat(pairs, dim=-1), parameters["W"], parameters["b"] if bias else None)
+        scores = hidden.tanh() @ parameters["v"]
+        scores = scores if score_bias is None else scores + score_bias
+        return FillAndWhere.attention_pooling(scores, values, mask=allowed, dropout_mask=dropout_mask)
+
+    def LocationAttention(parameters, queries, keys, values, valid_lens=None, mask=None):
+        scores = F.linear(queries, parameters["W"][: keys.shape[-2]])
+        return FillAndWhere.attention_pooling(scores, values, valid_lens, mask)
+
+    def LowRankAttention(parameters, queries, keys, values, mask=None, scale=None):
+        allowed = opened((*keys.shape[:-2], 1, keys.shape[-2]), None, mask)
+        E, F_ = (parameters[name][:, : keys.shape[-2]] for name in "EF")
+        keys, values = E @ cleared(keys, allowed), F_ @ cleared(values, allowed)
+        scores = queries @ keys.mT * (queries.shape[-1] ** -0.5 if scale is None else scale)
+        return FillAndWhere.attention_pooling(
+            scores, values, mask=allowed.any(dim=-1, keepdim=True).expand(scores.shape)
+        )
+
+    def CompressedAttention(parameters, queries, keys, values, mask=None, *, bias=True, scale=None):
+        allowed = opened((*keys.shape[:-2], 1, keys.shape[-2]), None, mask)
+        stride = parameters["W_k"].shape[-1] // keys.shape[-1]
+        extra = -keys.shape[-2] % stride
+
+        def compress(array, name):
+            array = F.pad(cleared(array, allowed), (0, 0, 0, extra)).flatten(0, -3).mT
+            kernel = parameters[f"W_{name}"].unflatten(-1, (stride, array.shape[1])).mT
+            short = F.conv1d(array, kernel, parameters[f"b_{name}"] if bias else None, stride=stride)
+            return short.mT.unflatten(0, keys.shape[:-2])
+
+        blocks = F.pad(allowed, (0, extra)).unflatten(-1, (-1, stride)).any(dim=-1)
+        short, values = compress(keys, "k"), compress(values, "v")
+        scores = queries @ short.mT * (short.shape[-1] ** -0.5 if scale is None else scale)
+        return FillAndWhere.attention_pooling(scores, values, mask=blocks.expand(scores.shape))
+
+    def LocalAttention(parameters, queries, keys, values, valid_lens=None, mask=None, *, window):
+        allowed = opened((*queries.shape[:-1], keys.shape[-2]), valid_lens, mask)
+        near = torch.ones(allowed.shape[-2:], dtype=torch.bool).triu(-window).tril(window)
+        scores = torch.einsum("...qd,de,...ke->...qk", queries, parameters["scored.W"], cleared(keys, allowed))
+        return FillAndWhere.attention_pooling(scores, values, mask=allowed & near)
+
+    def HardAttention(parameters, queries, keys, values, valid_lens=None, mask=None):
+        scored = {name.removeprefix("scored."): array for name, array in parameters.items()}
+        allowed = opened((*queries.shape[:-1], keys.shape[-2]), valid_lens, mask)
+        _, weights = FillAndWhere.AdditiveAttention(scored, queries, keys, values, valid_lens, mask)
+        if not keys.shape[-2]:
+            return weights @ values, weights
+        one = F.one_hot(weights.argmax(dim=-1), keys.shape[-2]).to(values.dtype) * allowed.any(dim=-1, keepdim=True)
+        return one @ cleared(values, allowed), one
+
+    def Bridge(parameters, outputs, state, *, method, num_layers, cell):
+        if method == "concatenate":
+            return outputs, state
+        parts = state.unflatten(-1, (2 if cell == "lstm" else 1, 2, -1))
+        return sum(outputs.chunk(2, dim=-1)), parts.sum(dim=-2).flatten(-2)
+
+
 class Views:
     """What is returned is a view of an argument, transposed or expanded, or an argument itself."""
 
