@@ -23,7 +23,6 @@ from parity_tests.judge.run import BATCH, batches_of
 from parity_tests.mutants.derived import derived_mutants
 from parity_tests.mutants.families import MUTANTS
 from parity_tests.reports import table
-from tools import design
 
 ROOT = Path(__file__).parents[1]
 FAULTS = "parity_tests.tests.workers.test_process"
@@ -113,7 +112,6 @@ STATEMENTS = (
     Statement(RELIABILITY, "| {} faults in a cell", lambda: (len(importlib.import_module(FAULTS).FAULTS),)),
     Statement(RELIABILITY, "A cell has {} checks:", lambda: (len(CELL_CHECKS),)),
     Statement(RELIABILITY, "An array has {}:", lambda: (len(CHECKS),)),
-    Statement(RELIABILITY, "chosen greedily from {} candidates", lambda: (design.CANDIDATES,)),
     Statement(RELIABILITY, "Cases come in families of {} with", lambda: (draw.FAMILY,)),
     Statement(RELIABILITY, "`check` also has drawn cases: {} of each", lambda: (DRAWN,)),
     Statement(

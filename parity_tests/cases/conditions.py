@@ -1,7 +1,7 @@
 """Conditions under which alone a mistake may show, derived from the specification: every call has a case for each.
 
 They concern several arguments at once: which optional arrays are absent, pairs of options, axes that are equal, integer
-types and the sizes beyond their range. `python -m tools.conditions` searches the rows that meet them, which are in
+types and the sizes beyond their range. `python -m tools.covering` searches the rows that meet them, which are in
 `conditions.txt`.
 """
 

@@ -1,6 +1,6 @@
 """Cases that vary every dimension at once: sizes, coincidences, masks, memory layout, state and magnitude.
 
-Here are the settings of each function and method; `tools.design` chooses the rows, which are in `covering.txt`.
+Here is what each function and method may vary; `tools.covering` adds rows until every setting of `tools.design` is met.
 """
 
 from __future__ import annotations
@@ -348,7 +348,7 @@ UNSIZED: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(TRANSFORMERS, ("heads", "key_heads", "num_positions", "num_buckets", "max_distance")),
     "Bridge": ("memory_size", "output_size"),
 }
-"""Sizes that have their defaults, come from VARIANTS, or follow from others."""
+"""Sizes that have their defaults, come with options, or follow from others."""
 
 
 def calls() -> Iterator[Call]:
@@ -469,9 +469,9 @@ def numbers(row: Drawn) -> int:
 
 
 LINES = Path(__file__).with_suffix(".txt")
-"""The rows of the design, a line each; `python -m tools.covering` writes them."""
+"""The first rows of each operator, a line each."""
 MORE = LINES.with_name("conditions.txt")
-"""Rows for the conditions of `conditions`, whose indices go on; `python -m tools.conditions` adds them."""
+"""The rows for `conditions`, and for new operators, whose indices go on; `python -m tools.covering` adds them."""
 
 
 def name_of(row: Drawn, index: int) -> str:

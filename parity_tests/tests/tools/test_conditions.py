@@ -8,7 +8,7 @@ import pytest
 
 from parity_tests.cases import covering
 from parity_tests.cases.conditions import FURTHER, IMPOSSIBLE, UNVARIED, conditions, every_condition
-from tools.conditions import cases_by_call, values_met
+from tools.covering import cases_by_call, values_met
 
 pytestmark = pytest.mark.once
 
@@ -25,7 +25,7 @@ def test_every_condition_is_met(table: Table):
         call.name: [one.name for one in conditions(call) if one.name not in table[call.entry.name][one.dimension]]
         for call in covering.calls()
     }
-    assert {name: names for name, names in missed.items() if names} == {}, "python -m tools.conditions adds rows"
+    assert {name: names for name, names in missed.items() if names} == {}, "python -m tools.covering adds rows"
 
 
 def test_no_operator_lacks_a_dimension_without_a_reason(table: Table):
