@@ -14,7 +14,7 @@ from attention_core.specification import FLOATING, Layer, Operator, Sizes
 def promote(array: Any) -> np.ndarray:
     """Convert to float64; a perturbed (complex) array stays as it is."""
     array = np.asarray(array)
-    return array if np.iscomplexobj(array) else array.astype(np.float64)
+    return array if np.iscomplexobj(array) else array.astype(np.float64, copy=False)
 
 
 class Specified:

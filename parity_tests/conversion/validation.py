@@ -15,14 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from attention_core import draws, reference
-from attention_core.differentiation import gradients as complex_step
+from attention_core import draws
 from attention_core.specification import Layer
 from backends.archives import pack_arrays, unpack_arrays
-from parity_tests.format.call import bind
 from parity_tests.format.case import FULL, SEED, Arrays, Case, drawn_tensor, is_floating
 from parity_tests.format.drawn import IDS
-from parity_tests.format.expected import build_reference, cotangents, in_memory, open_masks, outputs, stackable
+from parity_tests.format.expected import computed_gradients, cotangents, in_memory, outputs
 from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge.compare import excuse_missing
 from parity_tests.judge.question import Questions
@@ -83,29 +81,17 @@ def chosen_entries(name: str, array: np.ndarray) -> np.ndarray:
     return np.argsort(noise, kind="stable")[:MOST_ENTRIES]
 
 
+def entries_of(case: Case) -> Arrays:
+    """The compared entries of the gradient of each floating input."""
+    return {name: chosen_entries(name, array) for name, array in case.inputs.items() if is_floating(array)}
+
+
 def expected_answers(cell: Cell) -> Arrays:
     """The reference's outputs, and its gradients with respect to the chosen entries of each floating input."""
     case, dtype = cell
     inputs, parameters = case.at(dtype)
-    layer = build_reference(case, parameters)
-    function = bind(reference, case.operator, case.method, case.options)
-    entries = {name: chosen_entries(name, array) for name, array in inputs.items() if is_floating(array)}
-
-    masks = open_masks(case, inputs)
-    whole: Arrays = {**inputs, **masks}
-
-    def call(points: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
-        given = dict(whole)
-        for name, chosen in entries.items():
-            stack = points[name].shape[:-1]
-            given[name] = np.broadcast_to(inputs[name].reshape(-1), (*stack, inputs[name].size)).astype(complex)
-            given[name][..., chosen] = points[name]
-            given[name] = given[name].reshape(*stack, *inputs[name].shape)
-        return function(layer, **given)
-
-    points = {name: inputs[name].reshape(-1)[chosen] for name, chosen in entries.items()}
-    factors = {str(place): array.astype(np.float64) for place, array in cotangents(case, dtype).items()}
-    gradients = complex_step(call, points, factors, stacked=stackable(case, masks))
+    factors = cotangents(case, dtype)
+    gradients = computed_gradients(case, inputs, parameters, factors, entries=entries_of(case))
     return {**outputs(case, dtype), **{f"gradient_{name}": array for name, array in gradients.items()}}
 
 
@@ -177,7 +163,7 @@ def validate(
             outcome.seconds["reference"] = time.perf_counter() - begun
             outcome.recordings = {name: future.result() for name, future in futures.items()}
     frameworks = {side.job.name: side.framework for side in sides}
-    questions = Questions(answers)
+    questions = Questions(answers, {cell.key: entries_of(cell.case) for cell in cells})
     conclude(outcome, cells, questions, {}, frameworks=frameworks, forgive=excuse_missing, progress=progress)
     outcome.verdicts += [
         missing_verdict(name, "nothing of it could be compared", layer.name)

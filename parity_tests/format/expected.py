@@ -52,6 +52,11 @@ def programs_folder() -> Path:
     return cache_folder() / "programs"
 
 
+CONDITION = "condition"
+"""The part of a cell's cache that `parity_tests.judge.condition` measures."""
+MEASURED_BY = ("condition.py", "nudges.py")
+"""The files of that folder on which the measurement depends."""
+
 _memory: dict[tuple[str, str, str], Arrays] | None = None
 
 
@@ -90,9 +95,9 @@ def freeze_cache(cells: Iterable[tuple[Case, str]]) -> Iterator[Mapping[Path, Ar
 
 
 def files(case: Case, dtype: str) -> dict[str, Path]:
-    """The cache files of a cell: of its outputs, and of its gradients."""
+    """The cache files of a cell: of its outputs, of its gradients, and of its condition, where that was measured."""
     dtype = computed_in(dtype)
-    parts = {"outputs": case.dtypes[0] if case.method == "train" else dtype}
+    parts = {"outputs": case.dtypes[0] if case.method == "train" else dtype, CONDITION: dtype}
     if case.gradients:
         parts["gradients"] = dtype
     return {part: _file(case, of_dtype, part) for part, of_dtype in parts.items()}
@@ -103,7 +108,7 @@ def outputs(case: Case, dtype: str) -> Arrays:
     if case.method == "train":  # starts with numbers that every dtype can represent, and is float64 in the reference
         dtype = case.dtypes[0]
     dtype = computed_in(dtype)
-    return _load_or_compute(case, dtype, "outputs", lambda: computed_outputs(case, *case.at(dtype)))
+    return load_or_compute(case, dtype, "outputs", lambda: computed_outputs(case, *case.at(dtype)))
 
 
 def gradients(case: Case, dtype: str, without: tuple[str, ...] = ()) -> Arrays:
@@ -115,8 +120,8 @@ def gradients(case: Case, dtype: str, without: tuple[str, ...] = ()) -> Arrays:
         return {}
     dtype = computed_in(dtype)
     factors = cotangents(case, dtype, without)
-    part = " without ".join(["gradients", *without])
-    return _load_or_compute(case, dtype, part, lambda: computed_gradients(case, *case.at(dtype), factors))
+    part = part_without("gradients", without)
+    return load_or_compute(case, dtype, part, lambda: computed_gradients(case, *case.at(dtype), factors))
 
 
 def expected_values(case: Case, dtype: str, without: tuple[str, ...] = ()) -> Arrays:
@@ -145,6 +150,9 @@ def build_reference(case: Case, parameters: Mapping[str, np.ndarray]) -> Any:
     return layer_called(layer, case.method, case.options)
 
 
+Within = Callable[[], contextlib.AbstractContextManager[None]]
+
+
 def computed_outputs(case: Case, inputs: Arrays, parameters: Arrays) -> Arrays:
     """The reference's outputs by name, without the cache."""
     if case.method == "train":
@@ -160,23 +168,53 @@ def reference_call(case: Case) -> Function:
 
 
 def computed_gradients(
-    case: Case, inputs: Arrays, parameters: Arrays, cotangents: Mapping[int, np.ndarray], masks: Arrays | None = None
+    case: Case,
+    inputs: Arrays,
+    parameters: Arrays,
+    cotangents: Mapping[int, np.ndarray],
+    masks: Arrays | None = None,
+    *,
+    entries: Mapping[str, np.ndarray] | None = None,
+    within: Within = contextlib.nullcontext,
 ) -> Arrays:
-    """The reference's gradients by name, without the cache. Masks that are not given are `open_masks`."""
+    """The reference's gradients by name, without the cache. Masks that are not given are `open_masks`.
+
+    entries are the indices of the entries of each argument, without which all are differentiated; within is the context
+    of each evaluation.
+    """
     layer = build_reference(case, parameters)
     parameters = {} if layer is None else layer.parameters
     function = reference_call(case)
     floating = {name: array for name, array in inputs.items() if is_floating(array)}
     masks = open_masks(case, inputs) if masks is None else masks
     rest = {name: array for name, array in {**inputs, **masks}.items() if name not in floating}
+    whole = {**floating, **parameters}
 
-    def call(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+    def call(points: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...]:
+        given = points
+        if entries is not None:
+            given = {
+                **whole,
+                **{name: _with_entries(whole[name], entries[name], point) for name, point in points.items()},
+            }
         if layer is not None:
-            layer.parameters = {name: arrays[name] for name in parameters}
-        return function(layer, **{name: arrays[name] for name in floating}, **rest)
+            layer.parameters = {name: given[name] for name in parameters}
+        with within():
+            return function(layer, **{name: given[name] for name in floating}, **rest)
 
+    points = whole
+    if entries is not None:
+        points = {name: array.reshape(-1)[entries[name]] for name, array in whole.items() if name in entries}
     factors = {str(position): array.astype(np.float64) for position, array in cotangents.items()}
-    return complex_step(call, {**floating, **parameters}, factors, stacked=stackable(case, masks))
+    return complex_step(call, points, factors, stacked=stackable(case, masks))
+
+
+def _with_entries(array: np.ndarray, places: np.ndarray, entries: np.ndarray) -> np.ndarray:
+    """The array, a stack of it if they are one, with those of its entries."""
+    stack = entries.shape[:-1]
+    changed = np.broadcast_to(array.reshape(-1), (*stack, array.size)).astype(complex)
+    changed[..., places] = entries
+    return changed.reshape(*stack, *array.shape)
 
 
 COUNTS = ("valid_lens", "position", "offset")
@@ -221,8 +259,15 @@ def _reference_digest() -> bytes:
     return digest.digest()
 
 
+@functools.cache
+def _measurement_digest() -> bytes:
+    folder = Path(__file__).parents[1] / "judge"
+    return hashlib.sha256(b"".join((folder / name).read_bytes() for name in MEASURED_BY)).digest()
+
+
 def _file(case: Case, dtype: str, part: str) -> Path:
-    key = hashlib.sha256(_digest(case, dtype) + part.encode()).hexdigest()
+    measured = _measurement_digest() if part.startswith(CONDITION) else b""
+    key = hashlib.sha256(_digest(case, dtype) + part.encode() + measured).hexdigest()
     return cache_folder() / "expected" / f"{key}.safetensors"
 
 
@@ -244,7 +289,13 @@ def _digest(case: Case, dtype: str) -> bytes:
     return hashlib.sha256(_reference_digest() + content).digest()
 
 
-def _load_or_compute(case: Case, dtype: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
+def part_without(part: str, without: tuple[str, ...]) -> str:
+    """The name of a part of the cache for omitted outputs."""
+    return " without ".join([part, *without])
+
+
+def load_or_compute(case: Case, dtype: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
+    """A part of a cell's cache, computed where it is not in there."""
     if _memory is not None:
         if (case.id, dtype, part) not in _memory:
             _memory[case.id, dtype, part] = compute()

@@ -202,10 +202,11 @@ def _special(pair: Pair) -> str | None:
 
 
 def _zero(pair: Pair) -> str | None:
-    """If the reference is all zero, there is no scale for the error, and zero is required."""
+    """If the reference is all zero, there is no scale for the error, and zero is required, unless terms cancel."""
     if not pair.quantity.floating or pair.quantity.scale > 0.0:
         return None
     wrong = pair.finite & ~pair.same
+    wrong &= (pair.errors > pair.allowed) if wrong.any() else False
     return f"{pair.worst(wrong)}: all is zero here ({_share(wrong)} of elements are not)" if wrong.any() else None
 
 
@@ -213,10 +214,11 @@ def _value(pair: Pair) -> str | None:
     quantity = pair.quantity
     if not quantity.floating or quantity.scale == 0.0 or quantity.tolerance.informational:
         return None
-    if pair.error <= quantity.allowance:
+    wrong = ~(pair.errors <= pair.allowed)
+    if not wrong.any():
         return None
-    wrong = ~(pair.errors <= quantity.allowance)
-    return f"{pair.worst(wrong)}: {_describe_error(pair, pair.error, quantity.allowance, wrong)}"
+    error, allowed = pair.decisive
+    return f"{pair.worst(wrong)}: {_describe_error(pair, error, allowed, wrong)}"
 
 
 def _entry(pair: Pair) -> str | None:
@@ -225,10 +227,10 @@ def _entry(pair: Pair) -> str | None:
     if tolerance is None or tolerance.informational or not pair.quantity.floating:
         return None
     errors = pair.entry_errors
-    wrong = ~(errors <= tolerance.eps)
+    wrong = ~(errors <= pair.entry_allowed)
     if not wrong.any():
         return None
-    measured = _describe_error(pair, float(errors.max()), tolerance.eps, wrong)
+    measured = _describe_error(pair, *pair.decisive_entry, wrong)
     return f"{pair.worst(wrong, errors)}: relative to this entry, {measured}"
 
 
@@ -252,11 +254,11 @@ def compare(blank: Verdict, quantity: Quantity, actual: np.ndarray, expected: np
     status: Status = "fail" if name else "informational" if quantity.tolerance.informational else "pass"
     error, allowed, entry_error = None, quantity.allowance, None
     if name in ("", "exact", "zero", "value"):
-        error = pair.error
+        error, allowed = pair.decisive
     if name in ("", "entry"):
         entry_error = pair.entry_error
-    if name == "entry" and quantity.by_entry is not None:
-        error, allowed = entry_error, quantity.by_entry.eps
+    if name == "entry":
+        error, allowed = pair.decisive_entry
     return replace(
         blank,
         quantity=quantity.name,
@@ -266,6 +268,7 @@ def compare(blank: Verdict, quantity: Quantity, actual: np.ndarray, expected: np
         reason=reason,
         check=name,
         entry_error=entry_error,
+        condition=pair.condition if name in ("", "zero", "value") else None,
     )
 
 

@@ -1,74 +1,214 @@
-"""Conditioning of drawn cases: tolerances that grow with the error amplification of a case."""
+"""The condition of a case: how far rounding alone moves its answer, measured by nudging the reference."""
 
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from attention_core import draws
 from parity_tests.cases.covering import LEAST
 from parity_tests.format import expected as reference
 from parity_tests.format.call import SECOND
-from parity_tests.format.case import Arrays, Case, epsilon, is_floating
+from parity_tests.format.case import Arrays, Case, computed_in, epsilon, is_floating
 from parity_tests.format.drawn import Drawn
 from parity_tests.format.selection import Cell
-from parity_tests.judge.pair import Pair, Quantity
-from parity_tests.judge.tolerances import EntryTolerance, Tolerance, entry_tolerance_of
-from parity_tests.workers.answers import is_gradient
+from parity_tests.judge.nudges import Nudge, constant_normalizers, nudging
+from parity_tests.judge.pair import Pair, Quantity, Spread
+from parity_tests.judge.tolerances import MOST, drawn_tolerance, entry_tolerance_of
 
+TURNS = 12
+NUDGE = 2.0**-20
+"""How often the reference is nudged, and by which part of each number, at least two eps; spreads are divided by it."""
 
-@dataclass(frozen=True)
-class DrawnTolerance:
-    """A bound on the effect of rounding alone on an answer in a dtype, in eps of its largest entry.
+MARGIN = 2.0**-12
+MARGIN_TURNS = 3
+"""By how much more the reference is nudged, and how often, to see whether a token or a choice is near another one."""
 
-    eps: the tolerance of a well-conditioned tensor; `judgeable` multiplies it by the error amplification of the case.
-    most: the largest product; beyond it, a case is skipped. worst: the largest measured error, in eps of a
-    well-conditioned tensor.
-    """
+JUMP = 64.0
+"""How many times the median of all turns the largest change is if one takes another branch, such as that of a ReLU."""
 
-    eps: float
-    most: float
-    worst: float
-
-
-GROWN = (
-    "sums of a few products, and an exponential or a tanh, times how much a nudge of all inputs grows in the outputs, "
-    "and how much smaller a gradient is than what it sums"
-)
-
-TOLERANCES: Mapping[str, DrawnTolerance] = {
-    "float64": DrawnTolerance(15, 1e9, worst=6.6),
-    "float32": DrawnTolerance(15, 1e6, worst=6.6),
-    "float16": DrawnTolerance(5, 250, worst=1.8),
-    "bfloat16": DrawnTolerance(5, 30, worst=1.8),
-}
-"""By dtype. float64: 1e9 eps are 2e-7, so a scale that is off by 1e-5 is always seen; in half precision a quarter."""
-
-DTYPES = tuple(TOLERANCES)
-"""The dtypes from which cases can be drawn: those that have a tolerance. Half precision is drawn on request."""
-
-BESIDE = {"b_k": "W_k"}
-"""The ends of quantities that are 0 up to rounding, and of those that scale their errors: see `judge.tolerances`."""
+SAMPLED = (4, 16, 256)
+"""The least and the largest number of measured entries of each gradient, half of them its largest ones, and of all."""
 
 LOGARITHMS = {"beam": "scores", "log_prob": "log_prob"}
 """By method, what sums logarithms of probabilities: ln(1 + x) is off by eps of 1 + x, however small it is."""
 
-NUDGE = 2.0**-12
-NUDGES = 3
+Entries = Mapping[str, np.ndarray]
+"""The indices of the measured entries of each gradient."""
+
+
+class Condition(NamedTuple):
+    """What nudges by one eps change in a cell: each quantity by row, some by entry, in eps of the entry.
+
+    A row is the last axis of an output; a gradient is one row. flips: a token, a choice or a branch differs, and no
+    spread helps.
+    """
+
+    flips: bool
+    rows: Arrays
+    entries: Arrays
+
+    def spread_of(self, name: str) -> Spread | None:
+        """The spread of a quantity; None where nothing was nudged, or something flips."""
+        return Spread(self.rows[name], self.entries.get(name)) if name in self.rows and not self.flips else None
+
+
+def condition_of(
+    case: Case,
+    dtype: str,
+    without: tuple[str, ...] = (),
+    *,
+    entries: Entries | None = None,
+    factors: Mapping[int, np.ndarray] | None = None,
+) -> Condition:
+    """The condition of a cell, from the cache if it was measured before.
+
+    Gradients are those of the outputs that are not omitted, against the drawn cotangents or against factors by the
+    position of an output. entries are those that are expected, if not all.
+    """
+    dtype, part = computed_in(dtype), reference.part_without(reference.CONDITION, without)
+    measured = partial(measure, case, dtype, without, entries=entries, factors=factors)
+    arrays = reference.load_or_compute(case, dtype, part, measured)
+    parts: dict[str, Arrays] = {"rows": {}, "entries": {}}
+    for name, array in arrays.items():
+        kind, _, quantity = name.partition("/")
+        parts.setdefault(kind, {})[quantity] = array
+    return Condition(bool(arrays["flips"]), parts["rows"], parts["entries"])
+
+
+def measure(
+    case: Case,
+    dtype: str,
+    without: tuple[str, ...] = (),
+    *,
+    entries: Entries | None = None,
+    factors: Mapping[int, np.ndarray] | None = None,
+) -> Arrays:
+    """Measure a condition without the cache; `Condition` has the arrays whose names begin with its fields."""
+    measurement = _Measurement(case, dtype)
+    exact = case.drawn is not None and case.drawn.whole  # every product and sum
+    with np.errstate(all="ignore"):
+        if any(map(is_floating, {**case.inputs, **case.parameters}.values())) and not exact:
+            measurement.nudge_outputs()
+            factors = reference.cotangents(case, dtype, without) if factors is None else factors
+            if factors and not measurement.flips:
+                measurement.nudge_gradients(factors, _sample(case, dtype, without) if entries is None else entries)
+    return measurement.arrays
+
+
+class _Measurement:
+    """The changes of a case in each turn by name, in nudges, and whether anything flips."""
+
+    def __init__(self, case: Case, dtype: str) -> None:
+        self.case, self.dtype, self.size = case, dtype, max(NUDGE, 2.0 * epsilon(dtype))
+        self.changes: dict[str, list[np.ndarray]] = defaultdict(list)
+        self.least: Arrays = {}
+        self.flips = False
+
+    @property
+    def arrays(self) -> Arrays:
+        """The largest changes, and whether anything flips."""
+        largest = {name: np.max(changes, axis=0) for name, changes in self.changes.items()}
+        jumps = any(
+            float(np.max(turns)) > JUMP * float(np.median(turns)) > 0.0
+            for turns in ([one.max(initial=0.0) for one in changes] for changes in self.changes.values())
+        )
+        spreads = {name: np.maximum(array, self.least.get(name, 0.0)) for name, array in largest.items()}
+        return {**spreads, "flips": np.array(self.flips or jumps)}
+
+    def moved(self, turn: int, size: float = 0.0) -> Case:
+        """The case with nudged parameters, and inputs, if it has a size of its own: a nudged reference moves these."""
+        inputs, parameters = self.case.at(self.dtype)
+        moved = Nudge(turn, size or self.size).all(parameters)
+        return replace(self.case, inputs=Nudge(turn, size).all(inputs) if size else inputs, parameters=moved)
+
+    def nudge_outputs(self) -> None:
+        """Compare the outputs with those of nudged cases; for logarithms, at least 1 is allowed."""
+        before = reference.outputs(self.case, self.dtype)
+        for turn in range(MARGIN_TURNS):
+            moved = self.moved(turn, max(MARGIN, self.size))
+            after = reference.computed_outputs(moved, *moved.at("float64"))
+            self.flips |= any(_is_flipped(array, after[name]) for name, array in before.items())
+        for turn in range(TURNS):
+            moved = self.moved(turn)
+            with nudging(turn, self.size):
+                after = reference.computed_outputs(moved, *moved.at("float64"))
+            for name, array in before.items():
+                if not is_floating(array):
+                    continue
+                self.changes[f"rows/{name}"].append(_largest_by_row(np.abs(after[name] - array)) / self.size)
+                by_entry = entry_tolerance_of(self.case.operator, self.case.id, self.dtype, name.removeprefix(SECOND))
+                if by_entry is not None and by_entry.softmax:
+                    errors = Pair(
+                        Quantity(name, self.dtype, array, by_entry, by_entry), after[name], array
+                    ).entry_errors
+                    self.changes[f"entries/{name}"].append(_largest_by_row(errors) * epsilon(self.dtype) / self.size)
+                if LOGARITHMS.get(self.case.method) == name:
+                    self.least[f"rows/{name}"] = np.ones(())
+
+    def nudge_gradients(self, factors: Mapping[int, np.ndarray], entries: Entries) -> None:
+        """Compare the gradients with those of nudged cases; terms that cancel leave their own rounding."""
+        differentiate = partial(reference.computed_gradients, entries=entries)
+        at = self.case.at(self.dtype)
+        before = differentiate(self.case, *at, factors)
+        for name, array in differentiate(self.case, *at, factors, within=constant_normalizers).items():
+            self.least[f"rows/gradient_{name}"] = _largest(array)
+        for turn in range(TURNS):
+            nudge, moved = Nudge(turn, self.size), self.moved(turn)
+            nudged = {place: nudge("", array.astype(np.float64)) for place, array in factors.items()}
+            after = differentiate(moved, *moved.at("float64"), nudged, within=partial(nudging, turn, self.size))
+            for name, array in after.items():
+                self.changes[f"rows/gradient_{name}"].append(_largest(array - before[name]) / self.size)
+
+
+def _largest(array: np.ndarray) -> np.ndarray:
+    """The largest finite number of an array, 0 if there is none."""
+    return np.where(np.isfinite(array), np.abs(array), 0.0).max(initial=0.0)
+
+
+def _largest_by_row(array: np.ndarray) -> np.ndarray:
+    """The largest finite number in each row along the last axis, which stays."""
+    finite = np.where(np.isfinite(array), array, 0.0)
+    return finite.max(axis=-1, keepdims=True, initial=0.0) if array.ndim > 1 else _largest(finite)
+
+
+def _is_flipped(before: np.ndarray, after: np.ndarray) -> bool:
+    """Whether whole numbers differ, or zeros change places with numbers that no small change makes."""
+    if not is_floating(before):
+        return not np.array_equal(before, after)
+    far = np.abs(after - before) > MARGIN**0.5 * _largest(before)
+    return bool((far & ((before == 0.0) != (after == 0.0))).any())
+
+
+def _sample(case: Case, dtype: str, without: tuple[str, ...]) -> Entries:
+    """The largest entries of each gradient, and as many spread over the others."""
+    entries, gradients = {}, reference.gradients(case, dtype, without)
+    least, most, of_all = SAMPLED
+    for name, array in gradients.items():
+        # Of zeros, the largest terms are sought.
+        half = of_all // 2 if not array.any() else min(max(of_all // len(gradients), least), most) // 2
+        order = np.argsort(-np.abs(array.reshape(-1)), kind="stable")
+        spread = order[np.linspace(0, order.size - 1, half).astype(int)] if order.size else order
+        entries[name] = np.unique([*order[:half], *spread]).astype(int)
+    return entries
+
+
+# ------------------------------------------------------------------------------------------------ drawn cases
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A case with the reference's answer, the tolerance of every quantity, and of each entry of some."""
+    """A drawn case with the reference's answer, and the largest tolerance of its quantities, in eps."""
 
     drawn: Drawn
     case: Case
     expected: Arrays
-    tolerances: Mapping[str, Tolerance]
-    entry_tolerances: Mapping[str, EntryTolerance]
+    tolerance: float
 
     @property
     def cell(self) -> Cell:
@@ -91,136 +231,13 @@ def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Ju
     least = LEAST.get("cosine_score" if drawn.options.get("score") == "cosine" else drawn.operator, {})
     if any(drawn.sizes.get(axis, 1) in range(1, size) for axis, size in least.items()):
         return None
-    fields = drawn.as_case()
+    fields, dtype = drawn.as_case(), drawn.dtype
     case = Case(**{**fields, "name": name or fields["name"]})
-    expected = reference.expected_values(case, drawn.dtype, without)
-    grown, size = growth_of_answers(drawn, case, expected, without), answer_size(case, drawn.dtype, without)
-    if grown is None:
-        return None
-    distance = distance_of_kernel(drawn, case)
-    growth = grown.worst * distance
-    allowed = TOLERANCES[drawn.dtype]
-    tolerances: dict[str, Tolerance] = {}
-    entry_tolerances: dict[str, EntryTolerance] = {}
-    largest_of = {name: float(np.abs(array).max(initial=0.0)) for name, array in expected.items() if is_gradient(name)}
-    for name in expected:
-        eps = allowed.eps * growth
-        if LOGARITHMS.get(drawn.method) == name and (largest := np.abs(expected[name]).max(initial=0.0)) > 0.0:
-            eps *= max(1.0, float(1.0 / largest))
-        beside = next((name.removesuffix(end) + scale for end, scale in BESIDE.items() if name.endswith(end)), "")
-        if largest_of.get(name) == 0.0:
-            # Where terms cancel, as those of a single key or of a bias that all keys share, their rounding may be left,
-            # which grows by the root of their number: 39 eps of 1,025 keys were measured, with 15 for one.
-            beside = max(largest_of, key=largest_of.__getitem__)
-            eps *= max(1.0, max(map(np.size, expected.values())) / max(expected[name].size, 1)) ** 0.5
-        elif is_gradient(name) and (largest := largest_of[beside or name]) > 0.0:
-            # It sums terms as large as what flows back times all other factors, of which little may be left.
-            argument = {**case.inputs, **case.parameters}[name.removeprefix("gradient_")]
-            largest_entry = float(np.abs(argument[np.isfinite(argument)]).max(initial=0.0)) or 2.0**-20
-            summed = size * max((1.0, *drawn.scales.values())) / min(1.0, largest_entry) / largest
-            eps = max(eps * max(1.0, summed), allowed.eps * grown.by_gradient.get(name, 1.0))
-        if not eps <= allowed.most:
-            return None
-        tolerances[name] = Tolerance(eps, allowed.worst, GROWN, (drawn.dtype,), beside=beside)
-        by_entry = entry_tolerance_of(case.operator, case.id, drawn.dtype, name.removeprefix(SECOND))
-        measured_eps = allowed.eps * grown.by_entry.get(name, 1.0) * distance
-        if by_entry is not None and measured_eps <= allowed.most:
-            entry_tolerances[name] = replace(by_entry, eps=measured_eps)
-    return Judged(drawn, case, expected, tolerances, entry_tolerances)
-
-
-@dataclass
-class Growth:
-    """The amplification of a relative change of all inputs and parameters: in the outputs, by entry, by gradient."""
-
-    worst: float = 1.0
-    by_entry: dict[str, float] = field(default_factory=dict)
-    by_gradient: dict[str, float] = field(default_factory=dict)
-
-
-def growth_of_answers(drawn: Drawn, case: Case, expected: Arrays, without: tuple[str, ...]) -> Growth | None:
-    """The amplification of a relative change of all inputs and parameters in the expected answers, at least 1.
-
-    None if it changes an output that is not floating, such as the best token of greedy decoding. Gradients are computed
-    once more, for the first change.
-    """
-    growth, nudge = Growth(), max(NUDGE, 2.0 * epsilon(drawn.dtype))
-    if drawn.whole or not any(map(is_floating, {**case.inputs, **case.parameters}.values())):
-        return growth  # every product and sum is exact, or there is none
-    before = reference.outputs(case, drawn.dtype)
-    for turn in range(NUDGES):
-        moved = nudge_case(case, turn, nudge)
-        after = reference.computed_outputs(moved, *moved.at("float64"))
-        for name, array in before.items():
-            if array.dtype.kind != "f":
-                if not np.array_equal(array, after[name]):
-                    return None
-            elif np.abs(array).max(initial=0.0) > 0.0:
-                growth.worst = max(growth.worst, growth_of(array, after[name], nudge))
-                by_entry = entry_tolerance_of(case.operator, case.id, drawn.dtype, name.removeprefix(SECOND))
-                if by_entry is not None:
-                    pair = Pair(Quantity(name, "float64", array, by_entry, by_entry), after[name], array)
-                    moved_by = float(pair.entry_errors.max() * epsilon("float64") / nudge)
-                    growth.by_entry[name] = max(growth.by_entry.get(name, 1.0), moved_by)
-    moved = nudge_case(case, 0, nudge, as_rows=True)
-    factors = reference.cotangents(case, drawn.dtype, without)
-    gradients = reference.computed_gradients(moved, *moved.at("float64"), factors) if case.gradients else {}
-    for name, array in gradients.items():
-        right = expected[f"gradient_{name}"]
-        if np.abs(right).max(initial=0.0) > 0.0:
-            growth.by_gradient[f"gradient_{name}"] = growth_of(right, array, nudge)
-    return growth
-
-
-def growth_of(before: np.ndarray, after: np.ndarray, nudge: float) -> float:
-    """How far an array has moved, in nudges of its largest entry; NaN if that is infinite, which `max` passes over."""
-    with np.errstate(invalid="ignore"):
-        return float(np.abs(after - before).max() / (nudge * np.abs(before).max()))
-
-
-def distance_of_kernel(drawn: Drawn, case: Case) -> float:
-    """The largest distance of a Gaussian kernel's scores from 0, in eighths, at least 1.
-
-    If all keys are far from a query and near each other, a nudge shifts all scores; softmax is invariant to this, but
-    not to the rounding of each of these large scores.
-    """
-    if case.operator not in ("KernelAttention", "NadarayaWatson"):
-        return 1.0
-    apart = sum(drawn.scales.get(name, 1.0) for name in ("queries", "keys"))
-    w = max([1.0 / case.config.get("width", 1.0), *(float(abs(array)) for array in case.parameters.values())])
-    features = case.inputs["keys"].shape[-1] if case.operator == "KernelAttention" else 1
-    return max(1.0, 0.5 * features * (w * apart) ** 2 / 8.0)
-
-
-def nudge_case(case: Case, turn: int, nudge: float, *, as_rows: bool = False) -> Case:
-    """The case with every floating number but a dropout mask's changed by 0.5 to 1.5 nudge of itself.
-
-    With as_rows, a number moves by as much of the largest in its row, as rounding does where rows are normalised. Moves
-    of one size would leave two terms that cancel as they are, where all their factors move alike. Noise stays below 1.
-    """
-
-    def change(name: str, array: np.ndarray) -> np.ndarray:
-        if array.dtype.kind != "f" or name.endswith("dropout_mask"):
-            return array
-        noise = draws.uniform(f"nudge/{turn}/{name}", array.shape)
-        moves = nudge * (noise + 0.5 * np.sign(noise))
-        if not as_rows or array.ndim == 0:
-            return array * (1.0 + moves)
-        known = np.isfinite(array) & (array != 0.0)
-        largest = np.abs(array).max(axis=-1, keepdims=True, initial=0.0, where=known)
-        return np.where(known, array + moves * largest, array)
-
-    def move(arrays: Arrays) -> Arrays:
-        result = {name: change(name, array) for name, array in arrays.items()}
-        if "noise" in result:
-            result["noise"] = np.minimum(result["noise"], 1.0 - epsilon("float64"))
-        return result
-
-    return replace(case, inputs=move(case.inputs), parameters=move(case.parameters))
-
-
-def answer_size(case: Case, dtype: str, without: tuple[str, ...] = ()) -> float:
-    """The sum of |cotangent · output|, the scale of the backward pass."""
-    outputs = list(reference.outputs(case, dtype).values())
-    factors = reference.cotangents(case, dtype, without)
-    return float(sum(np.abs(factor * outputs[index]).sum() for index, factor in factors.items()))
+    expected, condition = reference.expected_values(case, dtype, without), condition_of(case, dtype, without)
+    largest = 0.0
+    for quantity, array in expected.items():
+        tolerance, measured = drawn_tolerance(dtype, quantity), partial(condition.spread_of, quantity)
+        beside = expected.get(tolerance.beside_of(quantity))
+        compared = Quantity(quantity, dtype, array, tolerance, beside=beside, measured=measured)
+        largest = max(largest, compared.largest_allowance)
+    return None if condition.flips or largest > MOST[dtype] else Judged(drawn, case, expected, largest)

@@ -17,7 +17,8 @@ from attention_core.specification import Layer
 from parity_tests.cases.draw import FAMILY, draw
 from parity_tests.format.case import FULL
 from parity_tests.format.drawn import NAMES, Drawn, methods_of, parse_drawn
-from parity_tests.judge.condition import DTYPES, Judged, judgeable
+from parity_tests.judge.condition import Judged, judgeable
+from parity_tests.judge.tolerances import MOST
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import requirements_of
 from parity_tests.workers.recordings import Recording, own_version
@@ -146,8 +147,8 @@ def given_cases(lines: Sequence[str]) -> dict[str, Judged]:
         except ValueError as error:
             raise LineError(str(error)) from error
         try:
-            if drawn.dtype not in DTYPES:
-                raise ValueError(f"dtype is {drawn.dtype!r}, expected one of {', '.join(DTYPES)}")
+            if drawn.dtype not in MOST:
+                raise ValueError(f"dtype is {drawn.dtype!r}, expected one of {', '.join(MOST)}")
             judged = judgeable(drawn)
         except (AttentionError, LookupError, TypeError, ValueError) as error:
             raise LineError(f"{line} is no case: {error}") from error

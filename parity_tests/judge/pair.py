@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from parity_tests.format.case import FULL, epsilon, is_floating, least_normal
-from parity_tests.judge.tolerances import EntryTolerance, Tolerance
+from parity_tests.judge.tolerances import MOST, MULTIPLE, ORDINARY, EntryTolerance, Tolerance
+
+
+class Spread(NamedTuple):
+    """How far a nudge of one eps moves each row of a quantity, and its entries, in eps of themselves, if compared."""
+
+    rows: np.ndarray
+    entries: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -16,7 +25,8 @@ class Quantity:
     """An array of the reference in a dtype, with its tolerance and, if there is one, the tolerance of each entry.
 
     dtype is the dtype of the arithmetic, and stored the allowed dtypes of an answer (default: dtype only). The largest
-    entry of beside is used as the scale if it is larger (see `Tolerance.beside`).
+    entry of beside is used as the scale if it is larger (see `Tolerance.beside`). measured gives the spread of an
+    ill-conditioned quantity, which is asked for where an error exceeds the tolerance.
     """
 
     name: str
@@ -26,6 +36,7 @@ class Quantity:
     by_entry: EntryTolerance | None = None
     beside: np.ndarray | None = None
     stored: tuple[str, ...] = ()
+    measured: Callable[[], Spread | None] = lambda: None
 
     @functools.cached_property
     def floating(self) -> bool:
@@ -52,8 +63,25 @@ class Quantity:
 
     @property
     def allowance(self) -> float:
-        """The largest accepted error in eps: 0 for integers, and if all entries are zero."""
+        """The accepted error in eps of a well-conditioned quantity: 0 for integers, and if all entries are zero."""
         return self.tolerance.eps if self.floating and self.scale > 0.0 else 0.0
+
+    @functools.cached_property
+    def condition(self) -> np.ndarray:
+        """How far a nudge of one eps moves each row, in eps of the largest entry; 0 if nothing was measured."""
+        spread = self.measured() if self.floating and self.tolerance.eps else None
+        return np.zeros(()) if spread is None else spread.rows * (epsilon(self.dtype) / self.unit)
+
+    @functools.cached_property
+    def entry_condition(self) -> np.ndarray:
+        """How far a nudge of one eps moves the entries of each row, in eps of themselves; 0 if nothing was measured."""
+        spread = self.measured() if self.by_entry is not None and self.by_entry.softmax else None
+        return np.zeros(()) if spread is None or spread.entries is None else spread.entries
+
+    @property
+    def largest_allowance(self) -> float:
+        """The largest accepted error of a row, in eps; 0 if all entries are zero."""
+        return float(widen(self.dtype, self.allowance, self.condition).max(initial=0.0)) if self.scale > 0.0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -123,12 +151,68 @@ class Pair:
         """The largest error of an entry in eps of itself; None without a tolerance by entry."""
         return None if self.quantity.by_entry is None else float(self.entry_errors.max(initial=0.0))
 
+    @functools.cached_property
+    def is_measured(self) -> bool:
+        """Whether the condition counts: an error exceeds the tolerance, and not so far that none could explain it."""
+        quantity = self.quantity
+        explicable = self.error <= MOST[quantity.dtype] or quantity.scale == 0.0
+        return quantity.floating and self.error > quantity.allowance and explicable
+
+    @functools.cached_property
+    def allowed(self) -> np.ndarray:
+        """The accepted error of each entry, in eps: that of its row, if the condition counts."""
+        quantity = self.quantity
+        allowed = np.array(quantity.allowance)
+        if self.is_measured:
+            allowed = widen(quantity.dtype, quantity.allowance, quantity.condition)
+        return np.broadcast_to(allowed, self.errors.shape)
+
+    @functools.cached_property
+    def entry_allowed(self) -> np.ndarray:
+        """The accepted error of each entry, in eps of itself: as `allowed`."""
+        tolerance = self.quantity.by_entry
+        eps, largest = (0.0 if tolerance is None else tolerance.eps), float(self.entry_errors.max(initial=0.0))
+        measured = eps < largest <= MOST[self.quantity.dtype]
+        allowed = widen(self.quantity.dtype, eps, self.quantity.entry_condition) if measured else np.array(eps)
+        return np.broadcast_to(allowed, self.entry_errors.shape)
+
+    @functools.cached_property
+    def decisive(self) -> tuple[float, float]:
+        """The error that is largest beside the accepted one, and that one, in eps."""
+        if not self.quantity.floating:
+            return self.error, 0.0
+        return _decisive(self.errors, self.allowed)
+
+    @functools.cached_property
+    def decisive_entry(self) -> tuple[float, float]:
+        """The same, in eps of each entry."""
+        return _decisive(self.entry_errors, self.entry_allowed)
+
+    @property
+    def condition(self) -> float | None:
+        """The largest condition of a row, in eps of the largest entry, if it counts."""
+        return float(self.quantity.condition.max(initial=0.0)) or None if self.is_measured else None
+
     def worst(self, wrong: np.ndarray, errors: np.ndarray | None = None) -> str:
         """Describe the first of the worst elements among the wrong ones."""
         rank = np.where(wrong, self.errors if errors is None else errors, -1.0) if self.quantity.floating else wrong
         where = np.unravel_index(int(rank.argmax()), wrong.shape)
         place = f"{self.quantity.name}[{', '.join(map(str, where))}]"
         return f"{place} is {self.actual[where]}, expected {self.expected[where]}"
+
+
+def _decisive(errors: np.ndarray, allowed: np.ndarray) -> tuple[float, float]:
+    """The error that is largest beside the accepted one, and that one."""
+    if not errors.size:
+        return 0.0, float(allowed.max(initial=0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        place = int(np.argmax(np.where(errors > 0.0, errors / allowed, 0.0)))
+    return float(errors.reshape(-1)[place]), float(allowed.reshape(-1)[place])
+
+
+def widen(dtype: str, tolerance: float, condition: np.ndarray) -> np.ndarray:
+    """The tolerance of each row: that of well-conditioned ones, plus a multiple of what the condition exceeds."""
+    return tolerance + MULTIPLE[dtype] * np.maximum(condition - ORDINARY * tolerance, 0.0)
 
 
 def smallest_scale(dtype: str) -> float:

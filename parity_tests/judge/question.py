@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from parity_tests.format import expected as reference
+from parity_tests.format.call import SECOND
 from parity_tests.format.case import MIXED, Arrays, computed_in
 from parity_tests.format.selection import Cell
-from parity_tests.judge.condition import judgeable_as
-from parity_tests.judge.pair import Quantity
-from parity_tests.judge.tolerances import entry_tolerance_of, tolerance_of
+from parity_tests.judge.condition import Condition, Entries, condition_of, judgeable_as
+from parity_tests.judge.pair import Quantity, Spread
+from parity_tests.judge.tolerances import drawn_tolerance, entry_tolerance_of, tolerance_of
 
 CAST = ("context", "predictions", "logits")
 """The operators that mixed precision computes in half precision in every framework: layers with parameters."""
@@ -22,14 +23,15 @@ class Question:
     """A cell and the quantities of its expected answer; gradients are those of the outputs that are not omitted.
 
     given is the expected answer if it is not the reference's, which is computed on first use: a cell that is not
-    implemented needs none.
+    implemented needs none. entries are those of each gradient that it has, if not all.
     """
 
     cell: Cell
     without: tuple[str, ...] = ()
     given: Arrays | None = None
+    entries: Entries | None = None
 
-    @functools.cached_property
+    @cached_property
     def quantities(self) -> dict[str, Quantity] | None:
         """The quantities with their tolerances: those of the name, or of the case if it is a drawn one.
 
@@ -47,14 +49,31 @@ class Question:
             arrays = reference.expected_values(case, dtype, self.without) if judged is None else judged.expected
         quantities = {}
         for name, array in arrays.items():
-            if judged is None:
-                key = case.operator, case.id, computed_in(dtype), name
-                tolerance, by_entry = tolerance_of(*key), entry_tolerance_of(*key)
-            else:
-                tolerance, by_entry = judged.tolerances[name], judged.entry_tolerances.get(name)
+            key = case.operator, case.id, computed_in(dtype), name.removeprefix(SECOND)
+            tolerance, by_entry = tolerance_of(*key), entry_tolerance_of(*key)
+            if judged is not None:
+                tolerance = drawn_tolerance(dtype, name)
+                by_entry = by_entry and replace(by_entry, eps=max(by_entry.eps, tolerance.eps) if by_entry.eps else 0.0)
             beside, stored = arrays.get(tolerance.beside_of(name)), self._stored_dtypes(name)
-            quantities[name] = Quantity(name, computed_in(dtype), array, tolerance, by_entry, beside, stored)
+            quantities[name] = Quantity(
+                name,
+                computed_in(dtype),
+                array,
+                tolerance,
+                by_entry,
+                beside,
+                stored,
+                partial(self._spread, name),
+            )
         return quantities
+
+    def _spread(self, name: str) -> Spread | None:
+        """The spread of a quantity, whose case is measured when the first one is needed."""
+        return self._condition.spread_of(name)
+
+    @cached_property
+    def _condition(self) -> Condition:
+        return condition_of(*self.cell, self.without, entries=self.entries)
 
     def _stored_dtypes(self, name: str) -> tuple[str, ...]:
         """The allowed dtypes of a floating quantity; frameworks keep some outputs in float32, but none of CAST."""
@@ -69,18 +88,18 @@ class Question:
 class Questions:
     """Cache the question of each cell, for each set of omitted outputs.
 
-    given has the expected answers, by cell, that are not the reference's.
+    given has the expected answers, by cell, that are not the reference's, and entries those that their gradients have.
     """
 
-    def __init__(self, given: Mapping[str, Arrays] | None = None) -> None:
-        self.given = given or {}
+    def __init__(self, given: Mapping[str, Arrays] | None = None, entries: Mapping[str, Entries] | None = None) -> None:
+        self.given, self.entries = given or {}, entries or {}
         self._made: dict[tuple[str, tuple[str, ...]], Question] = {}
 
     def of(self, cell: Cell, without: tuple[str, ...] = ()) -> Question:
         """The question of a cell."""
         key = cell.key, without
         if key not in self._made:
-            self._made[key] = Question(cell, without, self.given.get(cell.key))
+            self._made[key] = Question(cell, without, self.given.get(cell.key), self.entries.get(cell.key))
         return self._made[key]
 
     def prepare(self, cell: Cell) -> None:

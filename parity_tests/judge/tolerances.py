@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -215,6 +215,28 @@ TOLERANCES: tuple[Tolerance, ...] = (
 """float64: 450 eps are 1e-13 of the largest entry."""
 
 
+GROWN = "sums of a few products, and an exponential or a tanh; beyond that, what rounding does to the case was measured"
+
+DRAWN = (
+    Tolerance(15, 5, SHIFT, DOUBLE + SINGLE, quantity="gradient_*b_k", beside="gradient_*W_k"),
+    Tolerance(5, 1.8, SHIFT, HALF, quantity="gradient_*b_k", beside="gradient_*W_k"),
+    Tolerance(15, 6.6, GROWN, DOUBLE + SINGLE),
+    Tolerance(5, 1.8, GROWN, HALF),
+)
+"""The tolerances of well-conditioned drawn cases."""
+
+ORDINARY = 0.425
+"""The part of a tolerance that a condition may have before the tolerance grows: no plain case has more."""
+
+MULTIPLE: Mapping[str, float] = {"float64": 6.0, "float32": 6.0, "float16": 3.0, "bfloat16": 3.0}
+"""How much the tolerance grows with the condition beyond that: two to three times the largest error of right layers."""
+
+MOST: Mapping[str, float] = {"float64": 1e9, "float32": 1e6, "float16": 250.0, "bfloat16": 30.0}
+"""The largest tolerance, in eps, that a condition can give; a drawn case that needs more is not judged.
+
+float64: 1e9 eps are 2e-7, so a scale that is off by 1e-5 is always seen; in half precision a quarter.
+"""
+
 ENTRY_TOLERANCES: tuple[EntryTolerance, ...] = (
     EntryTolerance(2, 0.8, SOFTMAX, DOUBLE + SINGLE + HALF, "masked_softmax", quantity="weights", softmax=True),
     EntryTolerance(2, 0.75, SOFTMAX, DOUBLE + SINGLE + HALF, "attention_pooling", quantity="weights", softmax=True),
@@ -235,6 +257,11 @@ ENTRY_TOLERANCES: tuple[EntryTolerance, ...] = (
 def tolerance_of(operator: str, case: str, dtype: str, quantity: str) -> Tolerance:
     """The tolerance that applies to a tensor."""
     return next(tolerance for tolerance in TOLERANCES if tolerance.fits(operator, case, dtype, quantity))
+
+
+def drawn_tolerance(dtype: str, quantity: str) -> Tolerance:
+    """The tolerance of a quantity of a drawn case in a dtype."""
+    return next(tolerance for tolerance in DRAWN if tolerance.fits("", "", dtype, quantity))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -34,7 +34,8 @@ class Verdict:
 
     error and tolerance are in eps of the dtype and of the largest entry, or of the entry itself if that check failed;
     None if there is nothing to measure. check is the failed check. entry_error is the largest error of an entry in eps
-    of itself, None if small entries are not compared.
+    of itself, None if small entries are not compared. condition is how far a nudge of all numbers by one eps moves the
+    quantity, in the same eps, None if no error needed it.
     """
 
     operator: str
@@ -52,6 +53,7 @@ class Verdict:
     entry_error: float | None = None
     version: str = ""
     """The version of the backend, if the run has several."""
+    condition: float | None = None
 
     @property
     def name(self) -> str:
@@ -71,7 +73,8 @@ class Verdict:
     def as_json(self) -> dict[str, Any]:
         """The verdict as an object; an error that is not finite is null, and described in reason."""
         entries = {**asdict(self), "error": _round(self.error), "entry_error": _round(self.entry_error)}
-        return {name: entry for name, entry in entries.items() if entry or name != "version"}
+        entries["condition"] = _round(self.condition)
+        return {name: entry for name, entry in entries.items() if entry or name not in ("version", "condition")}
 
 
 @dataclass(frozen=True)
