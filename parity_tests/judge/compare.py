@@ -206,7 +206,7 @@ def _zero(pair: Pair) -> str | None:
     if not pair.quantity.floating or pair.quantity.scale > 0.0:
         return None
     wrong = pair.finite & ~pair.same
-    wrong &= (pair.errors > pair.allowed) if wrong.any() else False
+    wrong &= (pair.errors > pair.allowances) if wrong.any() else False
     return f"{pair.worst(wrong)}: all is zero here ({_share(wrong)} of elements are not)" if wrong.any() else None
 
 
@@ -214,7 +214,7 @@ def _value(pair: Pair) -> str | None:
     quantity = pair.quantity
     if not quantity.floating or quantity.scale == 0.0 or quantity.tolerance.informational:
         return None
-    wrong = ~(pair.errors <= pair.allowed)
+    wrong = ~(pair.errors <= pair.allowances)
     if not wrong.any():
         return None
     error, allowed = pair.decisive
@@ -227,7 +227,7 @@ def _entry(pair: Pair) -> str | None:
     if tolerance is None or tolerance.informational or not pair.quantity.floating:
         return None
     errors = pair.entry_errors
-    wrong = ~(errors <= pair.entry_allowed)
+    wrong = ~(errors <= pair.entry_allowances)
     if not wrong.any():
         return None
     measured = _describe_error(pair, *pair.decisive_entry, wrong)

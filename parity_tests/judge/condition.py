@@ -121,7 +121,7 @@ class _Measurement:
         spreads = {name: np.maximum(array, self.least.get(name, 0.0)) for name, array in largest.items()}
         return {**spreads, "flips": np.array(self.flips or jumps)}
 
-    def moved(self, turn: int, size: float = 0.0) -> Case:
+    def nudged_case(self, turn: int, size: float = 0.0) -> Case:
         """The case with nudged parameters, and inputs, if it has a size of its own: a nudged reference moves these."""
         inputs, parameters = self.case.at(self.dtype)
         moved = Nudge(turn, size or self.size).all(parameters)
@@ -131,11 +131,11 @@ class _Measurement:
         """Compare the outputs with those of nudged cases; for logarithms, at least 1 is allowed."""
         before = reference.outputs(self.case, self.dtype)
         for turn in range(MARGIN_TURNS):
-            moved = self.moved(turn, max(MARGIN, self.size))
+            moved = self.nudged_case(turn, max(MARGIN, self.size))
             after = reference.computed_outputs(moved, *moved.at("float64"))
             self.flips |= any(_is_flipped(array, after[name]) for name, array in before.items())
         for turn in range(TURNS):
-            moved = self.moved(turn)
+            moved = self.nudged_case(turn)
             with nudging(turn, self.size):
                 after = reference.computed_outputs(moved, *moved.at("float64"))
             for name, array in before.items():
@@ -159,7 +159,7 @@ class _Measurement:
         for name, array in differentiate(self.case, *at, factors, within=constant_normalizers).items():
             self.least[f"rows/gradient_{name}"] = _largest(array)
         for turn in range(TURNS):
-            nudge, moved = Nudge(turn, self.size), self.moved(turn)
+            nudge, moved = Nudge(turn, self.size), self.nudged_case(turn)
             nudged = {place: nudge("", array.astype(np.float64)) for place, array in factors.items()}
             after = differentiate(moved, *moved.at("float64"), nudged, within=partial(nudging, turn, self.size))
             for name, array in after.items():

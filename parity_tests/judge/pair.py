@@ -159,7 +159,7 @@ class Pair:
         return quantity.floating and self.error > quantity.allowance and explicable
 
     @functools.cached_property
-    def allowed(self) -> np.ndarray:
+    def allowances(self) -> np.ndarray:
         """The accepted error of each entry, in eps: that of its row, if the condition counts."""
         quantity = self.quantity
         allowed = np.array(quantity.allowance)
@@ -168,8 +168,8 @@ class Pair:
         return np.broadcast_to(allowed, self.errors.shape)
 
     @functools.cached_property
-    def entry_allowed(self) -> np.ndarray:
-        """The accepted error of each entry, in eps of itself: as `allowed`."""
+    def entry_allowances(self) -> np.ndarray:
+        """The accepted error of each entry, in eps of itself: as `allowances`."""
         tolerance = self.quantity.by_entry
         eps, largest = (0.0 if tolerance is None else tolerance.eps), float(self.entry_errors.max(initial=0.0))
         measured = eps < largest <= MOST[self.quantity.dtype]
@@ -181,12 +181,12 @@ class Pair:
         """The error that is largest beside the accepted one, and that one, in eps."""
         if not self.quantity.floating:
             return self.error, 0.0
-        return _decisive(self.errors, self.allowed)
+        return _decisive(self.errors, self.allowances)
 
     @functools.cached_property
     def decisive_entry(self) -> tuple[float, float]:
         """The same, in eps of each entry."""
-        return _decisive(self.entry_errors, self.entry_allowed)
+        return _decisive(self.entry_errors, self.entry_allowances)
 
     @property
     def condition(self) -> float | None:
