@@ -35,7 +35,7 @@ from parity_tests.cases.suite import all_cases
 from parity_tests.format import expected as reference
 from parity_tests.format.case import DTYPES, FULL, Case
 from parity_tests.format.drawn import NAMES, Drawn
-from parity_tests.judge.condition import judgeable
+from parity_tests.judge.condition import is_certain, judgeable
 from tools.design import required_settings, settings
 
 CANDIDATES = 8
@@ -143,7 +143,9 @@ def steady(call: Call, row: Drawn, held: Sequence[Condition], index: int) -> Dra
         for seed in SEEDS:
             candidate = replace(row, seed=seed, forward=forward)
             judged = judgeable(candidate, name=name_of(candidate, index))
-            if judged is not None and all(one.holds(judged.case) for one in held):
+            if judged is None or not all(one.holds(judged.case) for one in held):
+                continue
+            if is_certain(judged.case, row.dtype):
                 return candidate
     return None
 

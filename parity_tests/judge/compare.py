@@ -70,18 +70,22 @@ def blank_of(recording: Recording, operator: str, case: str, dtype: str, against
 # ------------------------------------------------------------------------------------------------ cells
 
 
-def judge(question: Question, recording: Recording, against: Recording | None = None) -> Iterator[Verdict]:
-    """Yield the verdicts on a recording's answer, compared with the reference or with another recording.
+def judge(question: Question, recording: Recording, against: Recording | None = None) -> list[Verdict]:
+    """Return the verdicts on a recording's answer, compared with the reference or with another recording.
 
     Between two recordings, errors are also measured in eps of the reference's entries, so that both kinds of numbers
-    are comparable; missing quantities are reported only by the comparison with the reference. A drawn case with omitted
-    outputs has no verdict if rounding alone could change the rest.
+    are comparable; missing quantities are reported only by the comparison with the reference. There are none if the
+    answer is wrong in its numbers alone, and rounding could change these.
     """
+    verdicts = list(_judge(question, recording, against))
+    checks = {verdict.check for verdict in verdicts if verdict.red}
+    return [] if checks and checks <= {*OF_NUMBERS} and not question.is_certain else verdicts
+
+
+def _judge(question: Question, recording: Recording, against: Recording | None) -> Iterator[Verdict]:
     case, dtype = cell = question.cell
     given = recording.answer(cell)
     quantities = question.quantities if given.ok else {}
-    if quantities is None:
-        return
     actual = recording.cells[cell.key] if given.ok else {}
     name = "reference" if against is None else against.name
     blank = blank_of(recording, case.operator, case.id, dtype, name)
@@ -244,6 +248,9 @@ CHECKS: dict[str, Callable[[Pair], str | None]] = {
     "entry": _entry,
 }
 """The checks of an array, in this order; the first failure determines the verdict."""
+
+OF_NUMBERS = ("exact", "zero", "value", "entry")
+"""The checks that rounding could fail."""
 
 
 def compare(blank: Verdict, quantity: Quantity, actual: np.ndarray, expected: np.ndarray) -> Verdict:

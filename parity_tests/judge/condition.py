@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -121,11 +120,11 @@ class _Measurement:
         spreads = {name: np.maximum(array, self.least.get(name, 0.0)) for name, array in largest.items()}
         return {**spreads, "flips": np.array(self.flips or jumps)}
 
-    def nudged_case(self, turn: int, size: float = 0.0) -> Case:
-        """The case with nudged parameters, and inputs, if it has a size of its own: a nudged reference moves these."""
-        inputs, parameters = self.case.at(self.dtype)
-        moved = Nudge(turn, size or self.size).all(parameters)
-        return replace(self.case, inputs=Nudge(turn, size).all(inputs) if size else inputs, parameters=moved)
+    def nudged_case(self, turn: int, margin: float = 0.0) -> Case:
+        """The case with nudged parameters, and with inputs within a margin; a nudged reference moves these itself."""
+        arrays, parameters = self.case.at(self.dtype)
+        nudge = Nudge(turn, margin or self.size)
+        return replace(self.case, inputs=nudge.all(arrays) if margin else arrays, parameters=nudge.all(parameters))
 
     def nudge_outputs(self) -> None:
         """Compare the outputs with those of nudged cases; for logarithms, at least 1 is allowed."""
@@ -159,7 +158,8 @@ class _Measurement:
         for name, array in differentiate(self.case, *at, factors, within=constant_normalizers).items():
             self.least[f"rows/gradient_{name}"] = _largest(array)
         for turn in range(TURNS):
-            nudge, moved = Nudge(turn, self.size), self.nudged_case(turn)
+            nudge = Nudge(turn, self.size)
+            moved = self.nudged_case(turn)
             nudged = {place: nudge("", array.astype(np.float64)) for place, array in factors.items()}
             after = differentiate(moved, *moved.at("float64"), nudged, within=partial(nudging, turn, self.size))
             for name, array in after.items():
@@ -203,12 +203,10 @@ def _sample(case: Case, dtype: str, without: tuple[str, ...]) -> Entries:
 
 @dataclass(frozen=True)
 class Judged:
-    """A drawn case with the reference's answer, and the largest tolerance of its quantities, in eps."""
+    """A drawn case that can be judged."""
 
     drawn: Drawn
     case: Case
-    expected: Arrays
-    tolerance: float
 
     @property
     def cell(self) -> Cell:
@@ -216,28 +214,28 @@ class Judged:
         return Cell(self.case, self.drawn.dtype)
 
 
-def judgeable_as(case: Case, without: tuple[str, ...] = ()) -> Judged | None:
-    """A drawn case under its name in the list, or under that of the case that it repeats."""
-    assert case.drawn is not None
-    return judgeable(case.drawn, without, (case.again or case.id).partition("-")[2])
-
-
-@functools.lru_cache(maxsize=128)  # two batches of fuzzing
-def judgeable(drawn: Drawn, without: tuple[str, ...] = (), name: str = "") -> Judged | None:
-    """The case, under an optional name, with its expected answer; None if rounding alone could change it.
-
-    Gradients are those of the outputs that are not omitted, and cotangents are drawn by the name.
-    """
+def judgeable(drawn: Drawn, name: str = "") -> Judged | None:
+    """The case, under an optional name, by which cotangents are drawn; None if its sizes leave only rounding."""
     least = LEAST.get("cosine_score" if drawn.options.get("score") == "cosine" else drawn.operator, {})
     if any(drawn.sizes.get(axis, 1) in range(1, size) for axis, size in least.items()):
         return None
-    fields, dtype = drawn.as_case(), drawn.dtype
-    case = Case(**{**fields, "name": name or fields["name"]})
-    expected, condition = reference.expected_values(case, dtype, without), condition_of(case, dtype, without)
-    largest = 0.0
+    fields = drawn.as_case()
+    return Judged(drawn, Case(**{**fields, "name": name or fields["name"]}))
+
+
+def is_certain(case: Case, dtype: str, without: tuple[str, ...] = ()) -> bool:
+    """Whether rounding alone could not change the answer: nothing flips, and no tolerance has to be beyond MOST.
+
+    Gradients are those of the outputs that are not omitted.
+    """
+    condition = condition_of(case, dtype, without)
+    expected = reference.expected_values(case, dtype, without)
     for quantity, array in expected.items():
         tolerance, measured = drawn_tolerance(dtype, quantity), partial(condition.spread_of, quantity)
         beside = expected.get(tolerance.beside_of(quantity))
-        compared = Quantity(quantity, dtype, array, tolerance, beside=beside, measured=measured)
-        largest = max(largest, compared.largest_allowance)
-    return None if condition.flips or largest > MOST[dtype] else Judged(drawn, case, expected, largest)
+        if (
+            Quantity(quantity, dtype, array, tolerance, beside=beside, measured=measured).largest_allowance
+            > MOST[dtype]
+        ):
+            return False
+    return not condition.flips

@@ -23,6 +23,9 @@ KEPT = ("noise", "dropout_mask", "head_mask")
 ARITHMETIC = ("linear",)
 """The functions of `reference.arrays` that compute; the others check, convert and align."""
 
+NORMALIZING = ("direction",)
+"""The functions that normalize rows, whose rounding has the size of a row."""
+
 SIDE = ("arrays", "memory", "parameters")
 """The files of the reference without arithmetic."""
 
@@ -34,8 +37,11 @@ class Nudge:
         self.random, self.size = np.random.Generator(np.random.PCG64(turn)), size
         self.results: dict[int, np.ndarray] = {}  # kept, so that no other array gets the address of one
 
-    def __call__(self, name: str, value: Any) -> Any:
-        """Move the array, or arrays, unless they are kept or not floating; a stack of perturbed arrays moves alike."""
+    def __call__(self, name: str, value: Any, *, by_row: bool = False) -> Any:
+        """Move the array, or arrays, unless they are kept or not floating; a stack of perturbed arrays moves alike.
+
+        by_row moves entries by so much of the largest in their row; zeros stay.
+        """
         if type(value) in (list, tuple):
             return type(value)(self(name, one) for one in value)
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "fc" or name.endswith(KEPT):
@@ -44,13 +50,21 @@ class Nudge:
             return value
         noise = 2.0 * self.random.random((1, *value.shape[1:]) if value.dtype.kind == "c" else value.shape) - 1.0
         with np.errstate(invalid="ignore", over="ignore"):
-            moved = np.asarray(value * (1.0 + self.size * (noise + 0.5 * np.sign(noise))))
+            moves = self.size * (noise + 0.5 * np.sign(noise))
+            moved = np.asarray(value + moves * _largest_in_row(value) if by_row else value * (1.0 + moves))
         self.results[id(moved)] = moved
         return moved
 
     def all(self, arrays: Arrays) -> Arrays:
         """Each of the arrays moved."""
         return {name: self(name, array) for name, array in arrays.items()}
+
+
+def _largest_in_row(array: np.ndarray) -> np.ndarray:
+    """The largest finite entry of each row, at every entry that is finite and not 0."""
+    known = np.isfinite(array) & (array != 0.0)
+    size = np.where(known, np.abs(array), 0.0)
+    return np.where(known, size.max(axis=-1, keepdims=True, initial=0.0) if array.ndim else size, 0.0)
 
 
 @contextmanager
@@ -79,7 +93,8 @@ def _nudge_arguments(function: Callable[..., Any], nudge: Nudge) -> Callable[...
 
     @functools.wraps(function)
     def call(*positional: Any, **keywords: Any) -> Any:
-        moved = [nudge(name, array) for name, array in zip(names, positional, strict=False)]
+        by_row = function.__name__ in NORMALIZING
+        moved = [nudge(name, array, by_row=by_row) for name, array in zip(names, positional, strict=False)]
         return function(*moved, *positional[len(names) :], **nudge.all(keywords))
 
     return call

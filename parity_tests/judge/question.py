@@ -10,7 +10,7 @@ from parity_tests.format import expected as reference
 from parity_tests.format.call import SECOND
 from parity_tests.format.case import MIXED, Arrays, computed_in
 from parity_tests.format.selection import Cell
-from parity_tests.judge.condition import Condition, Entries, condition_of, judgeable_as
+from parity_tests.judge.condition import Condition, Entries, condition_of, is_certain
 from parity_tests.judge.pair import Quantity, Spread
 from parity_tests.judge.tolerances import drawn_tolerance, entry_tolerance_of, tolerance_of
 
@@ -32,26 +32,15 @@ class Question:
     entries: Entries | None = None
 
     @cached_property
-    def quantities(self) -> dict[str, Quantity] | None:
-        """The quantities with their tolerances: those of the name, or of the case if it is a drawn one.
-
-        None if outputs are omitted in a drawn case and rounding alone could change the others. Raises: ValueError if
-        rounding alone could change the whole answer.
-        """
+    def quantities(self) -> dict[str, Quantity]:
+        """The quantities with their tolerances: those of the name, or of drawn cases."""
         case, dtype = self.cell
-        judged = None if case.drawn is None else judgeable_as(case, self.without)
-        if case.drawn is not None and judged is None:
-            if not self.without:
-                raise ValueError(f"{case.id}: rounding alone could change the answer to {case.drawn}")
-            return None
-        arrays = self.given
-        if arrays is None:
-            arrays = reference.expected_values(case, dtype, self.without) if judged is None else judged.expected
+        arrays = reference.expected_values(case, dtype, self.without) if self.given is None else self.given
         quantities = {}
         for name, array in arrays.items():
             key = case.operator, case.id, computed_in(dtype), name.removeprefix(SECOND)
             tolerance, by_entry = tolerance_of(*key), entry_tolerance_of(*key)
-            if judged is not None:
+            if case.drawn is not None:
                 tolerance = drawn_tolerance(dtype, name)
                 by_entry = by_entry and replace(by_entry, eps=max(by_entry.eps, tolerance.eps) if by_entry.eps else 0.0)
             beside, stored = arrays.get(tolerance.beside_of(name)), self._stored_dtypes(name)
@@ -66,6 +55,13 @@ class Question:
                 partial(self._spread, name),
             )
         return quantities
+
+    @cached_property
+    def is_certain(self) -> bool:
+        """Whether rounding alone could not change the answer: measured for a case that is not on the list."""
+        case, dtype = self.cell
+        unlisted = case.drawn is not None and (case.name == case.drawn.name or self.without)
+        return not unlisted or is_certain(case, dtype, self.without)
 
     def _spread(self, name: str) -> Spread | None:
         """The spread of a quantity, whose case is measured when the first one is needed."""

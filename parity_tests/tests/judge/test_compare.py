@@ -225,7 +225,7 @@ def red_quantities(verdicts: list[Verdict]) -> set[tuple[str, str]]:
 def test_the_reference_itself_is_green(fake: ModuleType):
     cells, recording = recorded(fake, "scaled_dot_score-*")
     verdicts = verdicts_of(cells, recording)
-    assert len(verdicts) == 33 and not red_quantities(verdicts)
+    assert len(verdicts) == 44 and not red_quantities(verdicts)
 
 
 def test_an_ignored_scale_is_red_if_a_scale_is_passed(fake: ModuleType, monkeypatch: pytest.MonkeyPatch):
@@ -253,7 +253,8 @@ def test_an_inverted_mask_is_red_where_a_mask_hides_something(fake: ModuleType, 
 def test_a_stopped_gradient_is_red_in_that_gradient_alone(fake: ModuleType, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fake, "dot_score", lambda queries, keys: reference.dot_score(queries, np.real(keys)))
     red = red_quantities(verdicts_of(*recorded(fake, "dot_score-*")))
-    assert red == {(name, "gradient_keys") for name in ("plain", "heads", "large", "one_key")}
+    cases = ("plain", "heads", "large", "one_key", "second_queries", "second_keys")
+    assert red == {*((name, "gradient_keys") for name in cases), ("second_keys", "gradient_second.keys")}
 
 
 def test_quantities_without_an_answer_are_missing_and_additional_ones_are_refused(fake: ModuleType):

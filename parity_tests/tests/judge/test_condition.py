@@ -19,7 +19,7 @@ from parity_tests.format.drawn import Drawn
 from parity_tests.format.expected import CONDITION, expected_values, files, outputs
 from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import judge
-from parity_tests.judge.condition import condition_of, judgeable, measure
+from parity_tests.judge.condition import condition_of, is_certain, judgeable, measure
 from parity_tests.judge.nudges import Nudge, constant_normalizers, nudging
 from parity_tests.judge.pair import widen
 from parity_tests.judge.question import Question
@@ -252,5 +252,10 @@ def test_a_case_that_needs_too_much_is_not_judged():
     drawn = Drawn(
         "masked_softmax", dtype="bfloat16", sizes={"batch": 2, "queries": 33, "keys": 5}, scales={"scores": 200.0}
     )
-    assert judgeable(drawn) is None
-    assert judgeable(replace(drawn, scales={})) is not None
+    for one, certain in ((drawn, False), (replace(drawn, scales={}), True)):
+        judged = judgeable(one)
+        assert judged is not None and is_certain(judged.case, "bfloat16") == certain
+        right = expected_values(judged.case, "bfloat16")["weights"]
+        # What is wrong in its numbers alone is not judged then, and what is wrong in another way is.
+        assert bool(answered(judged.case, "bfloat16", weights=(1.5 * right).astype("bfloat16"))) == certain
+        assert answered(judged.case, "bfloat16", weights=right)
