@@ -24,6 +24,7 @@ from parity_tests.cases import (
     scoring,
     segments,
     states,
+    trained_layers,
     training,
     transformer,
     translation,
@@ -54,7 +55,7 @@ def all_cases(pairs: Sequence[corpus.Pair] | None = None, trained: bool = False)
 @functools.cache
 def _suite(pairs: tuple[corpus.Pair, ...], trained: bool) -> Suite:
     written = (*FAMILIES, with_seeds(translation.sentence_family(pairs)))
-    others = (*training.FAMILIES, *regressions.FAMILIES, *covering.FAMILIES)
+    others = (*training.FAMILIES, *trained_layers.FAMILIES, *regressions.FAMILIES, *covering.FAMILIES)
     return Suite((*written, *others, *((training.TRAININGS,) if trained else ())), CORE)
 
 
