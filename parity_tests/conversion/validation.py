@@ -20,7 +20,7 @@ from attention_core.specification import Layer
 from backends.archives import pack_arrays, unpack_arrays
 from parity_tests.format.case import FULL, SEED, Arrays, Case, drawn_tensor, is_floating
 from parity_tests.format.drawn import IDS
-from parity_tests.format.expected import computed_gradients, cotangents, in_memory, outputs
+from parity_tests.format.expected import computed_gradients, computed_outputs, cotangents, in_memory, outputs
 from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge.compare import excuse_missing
 from parity_tests.judge.question import Questions
@@ -30,6 +30,11 @@ from parity_tests.workers.recordings import Batch, Recording, batch_of
 
 SIZES = {"batch": 2, "steps": 3, "queries": 3, "keys": 5, "features": 6, "value_features": 4}
 """The sizes of input axes that no parameter determines."""
+BOUNDS = tuple(2.0**-halvings for halvings in range(10))
+"""The bounds that floating inputs may have."""
+NOISE = 2.0**-10
+"""By which part of its bound an input moves, to see whether the outputs still depend on it."""
+TINY = float(np.finfo(float).tiny)
 MOST_ENTRIES = 32
 """The number of compared entries of an input's gradient: the reference computes one at a time."""
 
@@ -67,10 +72,42 @@ def validation_cases(layer: Layer, config: Mapping[str, Any], parameters: Arrays
     options = {option.name: True for option in call.options if option.name == "per_head"}
     made = partial(Case, layer.name, options=options, method="call", config=dict(config), parameters=parameters)
     whole = made(name="converted", shows="Full-length sequences.", inputs=inputs)
+    inputs = with_bound(inputs, bound_of(whole))
+    whole = replace(whole, inputs=inputs)
     if not any(tensor.name == "valid_lens" for tensor in call.inputs):
         return [whole]
     lens = np.array([sizes["keys" if any("keys" in tensor.axes for tensor in call.inputs) else "steps"], 2], np.int32)
     return [whole, made(name="converted_ragged", shows="Ragged sequences.", inputs={**inputs, "valid_lens": lens})]
+
+
+def with_bound(inputs: Arrays, bound: float) -> Arrays:
+    """The inputs with floating numbers from -bound to bound, in place of -1 to 1."""
+    return {name: bound * array if is_floating(array) else array for name, array in inputs.items()}
+
+
+def bound_of(case: Case) -> float:
+    """The largest of BOUNDS at which each floating input moves the outputs at least half as far as it can.
+
+    Trained weights have inputs of some range; beyond it a tanh or a softmax saturates, and gradients are mere rounding.
+    """
+    if not any(map(is_floating, case.inputs.values())):
+        return 1.0
+    effects = np.array([effects_of(case, bound) for bound in BOUNDS])
+    least = (effects / np.maximum(effects.max(axis=0), TINY)).min(axis=1)
+    return BOUNDS[int(np.argmax(least >= 0.5 * least.max()))]
+
+
+def effects_of(case: Case, bound: float) -> list[float]:
+    """How far noise in each floating input moves an output, beside the largest entry of the output."""
+    inputs = with_bound(case.inputs, bound)
+    before, effects = computed_outputs(case, inputs, case.parameters), []
+    for name, array in inputs.items():
+        if is_floating(array):
+            noise = draws.uniform(f"validation/{name}/noise", array.shape, NOISE * bound, SEED)
+            after = computed_outputs(case, {**inputs, name: array + noise}, case.parameters)
+            sizes = {one: max(np.abs(output).max(), TINY) for one, output in before.items()}
+            effects.append(max(np.abs(after[one] - before[one]).max() / size for one, size in sizes.items()))
+    return effects
 
 
 def chosen_entries(name: str, array: np.ndarray) -> np.ndarray:
