@@ -10,7 +10,7 @@ import numpy as np
 from attention_core import draws
 from attention_core.operators.masking import MASKED_SOFTMAX
 from attention_core.specification import Operator
-from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_tensors
+from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, drawn_tensors, dtypes_naming
 from parity_tests.format.families import Family
 
 ATTENTION = {
@@ -211,7 +211,7 @@ def converted_mask_cases() -> Iterator[Case]:
         yield additive(label, shows, np.where(mask, 0.0, -np.inf))
 
     def to_additive(name: str, shows: str, mask: np.ndarray, dtype: str = "float64", **options: Any) -> Case:
-        return case("to_additive_mask", name, shows, {"mask": mask}, {"dtype": dtype, **options}, (dtype,))
+        return case("to_additive_mask", name, shows, {"mask": mask}, {"dtype": dtype, **options}, dtypes_naming(dtype))
 
     yield case("to_additive_mask", "default", "float32 and -inf.", {"mask": some}, dtypes=("float32",))
     for dtype in DTYPES:

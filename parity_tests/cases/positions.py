@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attention_core import draws
-from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, layer_case
+from parity_tests.format.case import DTYPES, EXACT, FULL, SEED, Arrays, Case, Sizes, dtypes_naming, layer_case
 from parity_tests.format.families import Family
 
 ADDED: dict[str, tuple[dict[str, Any], int]] = {
@@ -82,7 +82,7 @@ def bias_cases() -> Iterator[Case]:
     def alibi(name: str, shows: str, dtype: str = "float64", heads: int = 4, **given: Any) -> Case:
         inputs = {"offset": given.pop("offset")} if "offset" in given else {}
         options = {"num_heads": heads, **sizes, "dtype": dtype, **given}
-        return Case("alibi_bias", name, shows, inputs, options, dtypes=(dtype,), gradients=False)
+        return Case("alibi_bias", name, shows, inputs, options, dtypes=dtypes_naming(dtype), gradients=False)
 
     yield Case("alibi_bias", "default", "float32.", {}, {"num_heads": 3, **sizes}, dtypes=("float32",), gradients=False)
     for dtype in DTYPES:

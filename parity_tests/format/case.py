@@ -68,10 +68,19 @@ class Case:
             return inputs, parameters
         return _round(inputs, "float32"), _round(parameters, "float32")
 
+    def answer_dtype(self, dtype: str) -> str:
+        """The floating dtype of the answer: the one that an option names, or that of the arithmetic."""
+        return str(self.options.get("dtype", computed_in(dtype)))
+
     def has(self, dtype: str) -> bool:
         """Whether it is judged in that dtype; a call of a layer has mixed precision where it has half precision."""
         mixed = dtype in MIXED and self.method not in ("", "train")
         return computed_in(dtype) in self.dtypes if mixed else dtype in self.dtypes
+
+
+def dtypes_naming(dtype: str) -> tuple[str, ...]:
+    """The dtypes of a case that names that dtype for its answer: float16 is asked by default, too."""
+    return EXACT if dtype == "float16" else (dtype,)
 
 
 def computed_in(dtype: str) -> str:

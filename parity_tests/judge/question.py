@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 from parity_tests.format import expected as reference
 from parity_tests.format.call import SECOND
-from parity_tests.format.case import MIXED, Arrays, computed_in
+from parity_tests.format.case import MIXED, Arrays
 from parity_tests.format.selection import Cell
 from parity_tests.judge.condition import Condition, Entries, condition_of, is_certain
 from parity_tests.judge.pair import Quantity, Spread
@@ -38,7 +38,7 @@ class Question:
         arrays = reference.expected_values(case, dtype, self.without) if self.given is None else self.given
         quantities = {}
         for name, array in arrays.items():
-            key = case.operator, case.id, computed_in(dtype), name.removeprefix(SECOND)
+            key = case.operator, case.id, case.answer_dtype(dtype), name.removeprefix(SECOND)
             tolerance, by_entry = tolerance_of(*key), entry_tolerance_of(*key)
             if case.drawn is not None:
                 tolerance = drawn_tolerance(dtype, name)
@@ -46,7 +46,7 @@ class Question:
             beside, stored = arrays.get(tolerance.beside_of(name)), self._stored_dtypes(name)
             quantities[name] = Quantity(
                 name,
-                computed_in(dtype),
+                case.answer_dtype(dtype),
                 array,
                 tolerance,
                 by_entry,
@@ -75,7 +75,7 @@ class Question:
         """The allowed dtypes of a floating quantity; frameworks keep some outputs in float32, but none of CAST."""
         case, dtype = self.cell
         if dtype not in MIXED:
-            return (dtype,)
+            return (case.answer_dtype(dtype),)
         if name.startswith("gradient_"):
             return ("float32",)
         return (MIXED[dtype],) if case.parameters and name in CAST else (MIXED[dtype], "float32")

@@ -18,7 +18,7 @@ import numpy as np
 
 from attention_core.operators import SPECIFICATION_VERSION
 from parity_tests.format.call import TRAINING
-from parity_tests.format.case import SEED, Arrays, Case, computed_in
+from parity_tests.format.case import SEED, Arrays, Case, computed_in, is_floating
 from parity_tests.format.expected import CONDITION, files, freeze_cache, gradients, in_memory, outputs
 from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import judge, judge_all, judge_settings
@@ -311,8 +311,9 @@ def _difference(case: Case, dtype: str, part: str, cached: Arrays) -> str:
         {f"gradient_{name}": array for name, array in arrays.items()} if part == "gradients" else arrays
         for arrays in (cached, compute(case, dtype))
     )
-    double = Cell(case, "float64")
-    recording = Recording("cache", "cpu", cells={double.key: cached}, answers={double.key: Answer()})
+    double, floating = Cell(case, "float64"), case.answer_dtype("float64")
+    given = {name: array.astype(floating) if is_floating(array) else array for name, array in cached.items()}
+    recording = Recording("cache", "cpu", cells={double.key: given}, answers={double.key: Answer()})
     return next((one.reason for one in judge(Question(double, given=computed), recording) if one.red), "")
 
 

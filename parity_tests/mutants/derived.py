@@ -257,7 +257,8 @@ def _killed_by(cell: Cell, mistakes: Sequence[Derived]) -> Iterator[Derived]:
     case, dtype = cell
     question, recording, right = Question(cell), Recording("derived", "cpu"), expected_values(case, dtype)
     with np.errstate(over="ignore"):
-        right = {name: array.astype(dtype) if is_floating(array) else array for name, array in right.items()}
+        floating = case.answer_dtype(dtype)
+        right = {name: array.astype(floating) if is_floating(array) else array for name, array in right.items()}
     recording.answers[cell.key] = Answer()
     if case.again:
         recording.cells[f"{case.again}/{dtype}"] = right

@@ -152,8 +152,9 @@ def answer(mutant: Mutant, case: Case, dtype: str, without: tuple[str, ...] = ()
         return Answer("error", f"{type(error).__name__}: {error}"), {}
     changed = [name for name in before if not np.array_equal(inputs[name], before[name], equal_nan=True)]
     answer |= {f"gradient_{name}": array for name, array in gradients.items()}
+    answered_in = case.answer_dtype(dtype)
     with np.errstate(over="ignore"):  # what is beyond the dtype becomes inf
-        answer = {name: array.astype(dtype) if is_floating(array) else array for name, array in answer.items()}
+        answer = {name: array.astype(answered_in) if is_floating(array) else array for name, array in answer.items()}
     answer = mutant.spoiled(case, answer) if mutant.spoiled and is_touched else answer
     given = {name: array for name, array in answer.items() if name not in mutant.withheld}
     return Answer(changed=tuple(changed), missing=mutant.withheld), given
