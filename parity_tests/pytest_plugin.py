@@ -96,7 +96,7 @@ class Target(pytest.Collector):
         cells = request.selection.cells(all_cases())
         cache = ExitStack()
         self.config.add_cleanup(cache.close)
-        self.read = cache.enter_context(freeze_cache(cells))  # before the target starts
+        self.read = cache.enter_context(freeze_cache())  # before the target starts
         self.server = Server(job)
         self.config.add_cleanup(self.server.stop)
         try:

@@ -82,7 +82,7 @@ def further() -> int:
 @cache
 def batches() -> int:
     """Return the number of batches of all cells."""
-    return len(batches_of(cells()))
+    return len([*batches_of(cells())])
 
 
 def cases_in_table(operators: Sequence[str]) -> tuple[int]:
@@ -115,7 +115,7 @@ STATEMENTS = (
     Statement(RELIABILITY, "Cases come in families of {} with", lambda: (draw.FAMILY,)),
     Statement(RELIABILITY, "`check` also has drawn cases: {} of each", lambda: (DRAWN,)),
     Statement(
-        CLUSTER, "({} cells in {} batches, 39 MB", lambda: (len(cells_of_core()), len(batches_of(cells_of_core())))
+        CLUSTER, "({} cells in {} batches, 39 MB", lambda: (len(cells_of_core()), len([*batches_of(cells_of_core())]))
     ),
     Statement(CLUSTER, "({} cells in {} batches, 60 MB", lambda: (len(cells()), batches())),
     Statement(CLUSTER, "All cells are {} batches: more than {} workers", lambda: (batches(), batches())),

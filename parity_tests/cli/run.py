@@ -304,7 +304,7 @@ def compare(
         raise Refused("no case matches --case and --dtype")
     if folder is not None:
         outcome.command = shlex.join(["attention-parity", "compare", *map(str, files), "--vectors", str(folder)])
-    with freeze_cache(cells) as read, progress() as report_progress:
+    with freeze_cache() as read, progress() as report_progress:
         try:
             conclude(
                 outcome,

@@ -22,8 +22,8 @@ from parity_tests.cluster.crew import Column, Crew
 from parity_tests.cluster.pieces import BatchPiece, Failure, Piece, Result
 from parity_tests.cluster.worker import Offers, Order
 from parity_tests.workers.environment import PATH
-from parity_tests.workers.process import PATIENCE_SECONDS, Job, Progress, Stopped, untold
-from parity_tests.workers.recordings import Batch, Recording, join
+from parity_tests.workers.process import PATIENCE_SECONDS, Batches, Job, Progress, Stopped, untold
+from parity_tests.workers.recordings import Recording, join
 
 CONNECT_SECONDS = 20
 ASK_SECONDS = 180.0
@@ -178,7 +178,7 @@ class Cluster:
         chosen = {name: os.environ[name] for name in (PATH, XLA_LEVEL) if name in os.environ}
         return Order(self.session, job, chosen, every)
 
-    def record(self, job: Job, batches: Iterable[Batch], progress: Progress = untold) -> Recording:
+    def record(self, job: Job, batches: Batches, progress: Progress = untold) -> Recording:
         """Run every cell of the batches on the workers of a column, as `workers.process.record` does on one.
 
         A batch whose worker is lost goes to another one. If it is lost again, each of its cells is sent alone, and what
@@ -186,7 +186,8 @@ class Cluster:
         """
         order = self.order(job)
         whole = Recording(job.backend, job.device, version=job.version)
-        for piece, outcome in self.work(job, (BatchPiece(order, batch) for batch in batches)):
+        every = batches(None) if callable(batches) else batches
+        for piece, outcome in self.work(job, (BatchPiece(order, batch) for batch in every)):
             assert isinstance(piece, BatchPiece)
             recording = piece.with_failure(outcome) if isinstance(outcome, Failure) else outcome
             whole = replace(join(whole, recording), environment=whole.environment or recording.environment)

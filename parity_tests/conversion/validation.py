@@ -199,9 +199,9 @@ def validate(
             answers = {cell.key: expected_answers(cell) for cell in cells}
             outcome.seconds["reference"] = time.perf_counter() - begun
             outcome.recordings = {name: future.result() for name, future in futures.items()}
-    frameworks = {side.job.name: side.framework for side in sides}
-    questions = Questions(answers, {cell.key: entries_of(cell.case) for cell in cells})
-    conclude(outcome, cells, questions, {}, frameworks=frameworks, forgive=excuse_missing, progress=progress)
+        frameworks = {side.job.name: side.framework for side in sides}
+        questions = Questions(answers, {cell.key: entries_of(cell.case) for cell in cells})
+        conclude(outcome, cells, questions, {}, frameworks=frameworks, forgive=excuse_missing, progress=progress)
     outcome.verdicts += [
         missing_verdict(name, "nothing of it could be compared", layer.name)
         for name in outcome.recordings

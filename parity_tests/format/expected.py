@@ -6,10 +6,11 @@ import contextlib
 import functools
 import hashlib
 import os
+import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,25 +72,28 @@ def in_memory() -> Iterator[None]:
         _memory = before
 
 
-_frozen: dict[Path, Arrays] | None = None
+class Frozen(NamedTuple):
+    """The cache as it was at a time, in ns: what was read from it, and all that is known, by file."""
+
+    since: int
+    read: dict[Path, Arrays]
+    known: dict[Path, Arrays]
+
+
+_frozen: Frozen | None = None
 
 
 @contextlib.contextmanager
-def freeze_cache(cells: Iterable[tuple[Case, str]]) -> Iterator[Mapping[Path, Arrays]]:
-    """Read these cells from the cache now, and nothing more from it until the context is left.
+def freeze_cache() -> Iterator[Mapping[Path, Arrays]]:
+    """Read from the cache, until the context is left, only what is in there now.
 
-    So files that a worker writes meanwhile are not trusted. Newly computed values are kept in memory and in the cache.
-    Yields the arrays that were read, by file.
+    So files that a worker writes meanwhile are not trusted: the time of their last change, which no program can set, is
+    later. Newly computed values are kept in memory and in the cache. Yields the arrays that were read, by file.
     """
     global _frozen
-    before = _frozen
-    read = {}
-    for path in dict.fromkeys(path for cell in cells for path in files(*cell).values()):
-        with contextlib.suppress(OSError, ArchiveError):
-            read[path] = load_arrays(path)
-    _frozen = dict(read)
+    before, _frozen = _frozen, Frozen(time.time_ns(), {}, {})
     try:
-        yield read
+        yield _frozen.read
     finally:
         _frozen = before
 
@@ -301,11 +305,14 @@ def load_or_compute(case: Case, dtype: str, part: str, compute: Callable[[], Arr
             _memory[case.id, dtype, part] = compute()
         return _memory[case.id, dtype, part]
     path = _file(case, dtype, part)
-    if _frozen is not None and path in _frozen:
-        return _frozen[path]
-    if _frozen is None:
-        with contextlib.suppress(OSError, ArchiveError):
-            return load_arrays(path)
+    if _frozen is not None and path in _frozen.known:
+        return _frozen.known[path]
+    with contextlib.suppress(OSError, ArchiveError):
+        arrays = load_arrays(path)
+        if _frozen is None or path.stat().st_ctime_ns < _frozen.since:
+            if _frozen is not None:
+                _frozen.read[path] = _frozen.known[path] = arrays
+            return arrays
     arrays = compute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -314,5 +321,5 @@ def load_or_compute(case: Case, dtype: str, part: str, compute: Callable[[], Arr
         reason = f"expected values are not kept in {path.parent}, and will be computed again"
         warnings.warn(f"{reason}: {error.strerror or error}", stacklevel=1)
     if _frozen is not None:
-        _frozen[path] = arrays
+        _frozen.known[path] = arrays
     return arrays

@@ -37,7 +37,7 @@ def check_against(
     outcome = Run(cells, dtypes=dtypes)
     if not cells:
         return outcome
-    with freeze_cache(cells):
+    with freeze_cache():
         batch = batch_of(cells)
     first, second = jobs
     second = replace(second, backend=f"{second.backend}_2") if second.name == first.name else second

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -16,16 +16,27 @@ import backends as registry
 from parity_tests.format.case import Case
 from parity_tests.format.expected import freeze_cache, in_memory
 from parity_tests.format.families import OPERATORS
-from parity_tests.format.selection import cells_of
+from parity_tests.format.selection import Cell, cells_of
 from parity_tests.judge.compare import excuse_missing
 from parity_tests.judge.condition import Judged
 from parity_tests.judge.divergences import Divergence, load_divergences
 from parity_tests.judge.question import Questions
 from parity_tests.judge.run import Recorder, Run, batches_of, conclude, implemented_cells, record_timed, split_seconds
 from parity_tests.judge.verdict import Verdict
-from parity_tests.workers.process import Job, Progress, Stopped, WorkerFault, record, rename_progress, untold
+from parity_tests.workers.answers import Answer
+from parity_tests.workers.process import (
+    Batches,
+    Job,
+    Progress,
+    Stopped,
+    WorkerFault,
+    implemented_by,
+    record,
+    rename_progress,
+    untold,
+)
 from parity_tests.workers.recordings import Batch, Recording, join
-from parity_tests.workers.target import split_location
+from parity_tests.workers.target import function_name, split_location
 
 OURS = "parity_tests.third_party.attention"
 KNOWN = Path(__file__).parents[1] / "third_party" / "attention"
@@ -95,17 +106,18 @@ def check(
     start = time.perf_counter()
     cells = cells_of(cases, dtypes)
     outcome = Run(cells, dtypes=dtypes)
-    with freeze_cache(cells) as read:
-        batches = batches_of(cells)
+    with freeze_cache() as read:
         outcome.seconds["cases"] = time.perf_counter() - start
-        recordings, seconds = _record(jobs, recorder, batches, progress)
+        recordings, seconds = _record(jobs, recorder, partial(_batches_with, cells), progress)
+        for recording in recordings:
+            _answer_rest(recording, cells)
         more: dict[str, Judged] = {}
         if (all(recording.about for recording in recordings) or not cells) and not stopped():
             begun = time.perf_counter()
             with in_memory():
                 for recording in recordings:
                     more |= drawn(recording)
-                batches = batches_of([judged.cell for judged in more.values()])
+                batches = list(batches_of([judged.cell for judged in more.values()]))
             outcome.seconds["cases"] += time.perf_counter() - begun
             outcome.drawn = {judged.case.id: repr(judged.drawn) for judged in more.values()}
         if more:
@@ -139,8 +151,26 @@ def check(
     return outcome
 
 
+def _batches_with(cells: Sequence[Cell], implemented: Collection[str] | None) -> Iterator[Batch]:
+    """Yield the cells in batches, without those whose functions a target lacks."""
+    return batches_of([cell for cell in cells if implemented is None or function_of(cell) in implemented])
+
+
+def _answer_rest(recording: Recording, cells: Sequence[Cell]) -> None:
+    """Add the answers to the cells that were not sent, since the target has no function for them."""
+    implemented = implemented_by(recording.about)
+    for cell in cells:
+        if implemented is not None and function_of(cell) not in implemented:
+            recording.answers[cell.key] = Answer("not-implemented", f"there is no {function_of(cell)}")
+
+
+def function_of(cell: Cell) -> str:
+    """The name of the function for a cell."""
+    return function_name(cell.case.operator, cell.case.method)
+
+
 def _record(
-    jobs: Sequence[Job], recorder: Recorder, batches: Sequence[Batch], progress: Progress
+    jobs: Sequence[Job], recorder: Recorder, batches: Batches, progress: Progress
 ) -> tuple[list[Recording], list[float]]:
     """The recording of each job, and its seconds; several jobs run at once."""
 

@@ -228,6 +228,7 @@ def is_certain(case: Case, dtype: str, without: tuple[str, ...] = ()) -> bool:
 
     Gradients are those of the outputs that are not omitted.
     """
+    dtype = computed_in(dtype)
     condition = condition_of(case, dtype, without)
     expected = reference.expected_values(case, dtype, without)
     for quantity, array in expected.items():

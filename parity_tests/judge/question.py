@@ -41,7 +41,7 @@ class Question:
             key = case.operator, case.id, case.answer_dtype(dtype), name.removeprefix(SECOND)
             tolerance, by_entry = tolerance_of(*key), entry_tolerance_of(*key)
             if case.drawn is not None:
-                tolerance = drawn_tolerance(dtype, name)
+                tolerance = drawn_tolerance(case.answer_dtype(dtype), name)
                 by_entry = by_entry and replace(by_entry, eps=max(by_entry.eps, tolerance.eps) if by_entry.eps else 0.0)
             beside, stored = arrays.get(tolerance.beside_of(name)), self._stored_dtypes(name)
             quantities[name] = Quantity(

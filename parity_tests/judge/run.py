@@ -6,7 +6,7 @@ import os
 import platform
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -28,7 +28,17 @@ from parity_tests.judge.question import Question, Questions
 from parity_tests.judge.verdict import Explanation, Verdict
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import requirements_of
-from parity_tests.workers.process import PATIENCE_SECONDS, WAITING, Job, Progress, Stopped, record, report_cells, untold
+from parity_tests.workers.process import (
+    PATIENCE_SECONDS,
+    WAITING,
+    Batches,
+    Job,
+    Progress,
+    Stopped,
+    record,
+    report_cells,
+    untold,
+)
 from parity_tests.workers.recordings import Batch, Recording, batch_of, join, own_version
 
 Result = TypeVar("Result")
@@ -45,7 +55,7 @@ MOST_REPEATED = 8
 Forgive = Callable[[Iterable[Verdict]], Iterable[Verdict]]
 """Changes the status of verdicts that are not required."""
 
-Recorder = Callable[[Job, Iterable[Batch], Progress], Recording]
+Recorder = Callable[[Job, Batches, Progress], Recording]
 
 
 @dataclass
@@ -119,8 +129,8 @@ def workers_of(job: Job, workers: int) -> int:
     return count if job.device.startswith("cpu") else min(count, MOST_ON_GPU)
 
 
-def batches_of(cells: Sequence[Cell]) -> list[Batch]:
-    """Split the cells into batches; cells that share a program, in any dtype, or repeat each other stay together.
+def batches_of(cells: Sequence[Cell]) -> Iterator[Batch]:
+    """Yield the cells in batches; cells that share a program, in any dtype, or repeat each other stay together.
 
     The dtypes of the first program and of every other one come in reverse order, and repetitions behind all other cells
     of their batch: an answer may not depend on the dtype of the calls before.
@@ -138,7 +148,8 @@ def batches_of(cells: Sequence[Cell]) -> list[Batch]:
             batches.append([])
         order = dtypes if number % 2 else dtypes[::-1]
         batches[-1] += sorted(alike, key=lambda cell: order.index(cell.dtype))
-    return [batch_of(sorted(batch, key=lambda cell: bool(cell.case.again))) for batch in batches]
+    for batch in filter(None, batches):
+        yield batch_of(sorted(batch, key=lambda cell: bool(cell.case.again)))
 
 
 def deal(batches: Sequence[Batch], count: int) -> list[Iterable[Batch]]:
@@ -172,8 +183,8 @@ def run(
     dtypes = list(dict.fromkeys(dtype for _, dtype in cells))
     outcome = Run(list(cells), missing=dict(missing or {}), dtypes=dtypes)
     workers = workers or os.cpu_count() or 1
-    with freeze_cache(cells) as read:
-        batches = batches_of(cells)
+    with freeze_cache() as read:
+        batches = list(batches_of(cells))
         outcome.seconds["cases"] = time.perf_counter() - start
         with ThreadPoolExecutor(max_workers=workers) as pool:
             futures: dict[str, list[Future[tuple[Recording, float]]]] = {}
@@ -327,7 +338,7 @@ def missing_verdict(name: str, reason: str, operator: str = "*") -> Verdict:
     return Verdict(operator, "*", name, "reference", "", "*", "*", "missing", reason=reason)
 
 
-def record_timed(recorder: Recorder, job: Job, batches: Iterable[Batch], progress: Progress) -> tuple[Recording, float]:
+def record_timed(recorder: Recorder, job: Job, batches: Batches, progress: Progress) -> tuple[Recording, float]:
     """The recording of a job, and its seconds."""
     start = time.perf_counter()
     return recorder(job, batches, progress), time.perf_counter() - start

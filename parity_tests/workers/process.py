@@ -104,6 +104,7 @@ class Hello:
     determinism: dict[str, Any]
     files: dict[str, str] = field(default_factory=dict)
     implements: str = ""
+    classes: str = ""
     gradients: str = ""
 
 
@@ -124,9 +125,19 @@ class Interrupted(Exception):
     """The run was interrupted."""
 
 
+Batches = Iterable[Batch] | Callable[[Collection[str] | None], Iterable[Batch]]
+"""Batches, or a function that makes them of the names of what a target implements; None for a backend."""
+
+
+def implemented_by(about: Mapping[str, Any]) -> set[str] | None:
+    """The names of a target's functions and of its classes, which it could have meant; None for a backend."""
+    names = about.get("implements")
+    return None if names is None else {*names.split(", "), *about.get("classes", "").split(", ")}
+
+
 def record(
     job: Job,
-    batches: Iterable[Batch],
+    batches: Batches,
     progress: Progress = untold,
     *,
     start_seconds: float = START_SECONDS,
@@ -144,10 +155,10 @@ def record(
     """
     whole = Recording(job.backend, job.device, environment=environment(job.backend, programs_folder(), job.device))
     with Server(job, True, start_seconds, cell_seconds, stopped) as server:
-        implemented = server.hello().get("implements") if functions else None
-        if implemented is not None and not {*implemented.split(", ")} & {*functions}:
+        implemented = implemented_by(server.hello())
+        if functions and implemented is not None and not implemented & {*functions}:
             raise Refusal("error", f"it implements none of the selected functions: {', '.join(functions)}")
-        for batch in batches:
+        for batch in batches(implemented) if callable(batches) else batches:
             before = len(whole.inputs)
             report = partial(_shift, progress, before, before + len(batch.cells))
             whole = join(whole, replace(server.answers(batch, report), inputs=batch.digests))

@@ -201,7 +201,8 @@ class Target(Package):
     def __init__(self, package: Any, runtime: Any, where: str, device: str) -> None:
         super().__init__(package, runtime, device)
         found = {name: getattr(package, name) for name in names() if callable(getattr(package, name, None))}
-        self.implemented = [name for name, function in found.items() if not inspect.isclass(function)]
+        self.classes = [name for name, function in found.items() if inspect.isclass(function)]
+        self.implemented = [name for name in found if name not in self.classes]
         if not self.implemented:
             reason = f"{where} has none of the specification's functions"
             if sources := "\n".join(adapters(package, where)):
@@ -220,7 +221,8 @@ class Target(Package):
     def describe(self) -> dict[str, Any]:
         """Versions, device, settings in force, and implemented functions."""
         gradients = {} if self.differentiates else {"gradients": "none: the runtime has no vjp"}
-        return {**super().describe(), "implements": ", ".join(self.implemented), **gradients}
+        classes = {"classes": ", ".join(self.classes)} if self.classes else {}
+        return {**super().describe(), "implements": ", ".join(self.implemented), **classes, **gradients}
 
     def reason_against(self, cell: Cell) -> str | None:
         """The reason why the target cannot run this cell on this device; None if it can."""

@@ -305,7 +305,7 @@ def test_nothing_but_times_depends_on_the_number_of_workers(fake_job, monkeypatc
 def test_each_batch_goes_to_one_worker_with_all_cells_of_a_program():
     cases = all_cases().select(operators=["masked_softmax"])
     cells = cells_of(cases, ["float64", "float32"])
-    batches = batches_of(cells)
+    batches = list(batches_of(cells))
     assert len(batches) > 1 and {cell.key for cell in cells} == {key for batch in batches for key in batch.digests}
     repeated = [case for case in cases if case.again]
     assert repeated

@@ -151,7 +151,9 @@ def test_every_wrong_mapping_and_option_of_a_transformer_layer_is_red(
             assert validated(source, raw, layer, config, wrong, server).red, (one, other)
         for option, value in others.items():
             run = with_option(source, raw, layer, config, right, server, {option: value})
-            assert {one.dtype for one in run.red} == {"float64", "float32"}, option
+            # In float32, the approximation of gelu is within the tolerance of a whole layer.
+            dtypes = {"float64", "float32"} - ({"float32"} if value == "gelu_tanh" else set())
+            assert {one.dtype for one in run.red} >= dtypes, option
 
 
 @pytest.mark.frameworks("torch")

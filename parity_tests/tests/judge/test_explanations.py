@@ -143,7 +143,8 @@ SILENT = {
     "    return right(scores, mask if mask is None or mask.ndim == 4 else mask[:1])",
     "a known mistake and an unknown one": f"{SOFTMAX.replace('def masked_softmax', 'def right')}\n"
     "def masked_softmax(scores, mask=None):\n"
-    "    return 0.123 * right(scores) if mask is None else right(scores, mask[:1])",
+    "    odd = scores.shape[-1] % 2 == 1\n"
+    "    return 0.123 * right(scores, mask) if odd or mask is None else right(scores, mask[:1])",
 }
 
 

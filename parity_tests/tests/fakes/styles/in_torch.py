@@ -205,10 +205,11 @@ class Functions:
         return linear(act(linear(inputs, 1)) * (linear(inputs, 3) if gated else 1), 2)
 
     def masked_cross_entropy(logits, targets, valid_lens=None):
+        targets = targets.long()  # which holds -100
         if valid_lens is not None:
             hidden = torch.arange(targets.shape[1]) >= valid_lens[:, None]
             targets, logits = targets.masked_fill(hidden, -100), logits.masked_fill(hidden[..., None], 0.0)
-        total = F.cross_entropy(logits.flatten(0, 1), targets.flatten().long(), ignore_index=-100, reduction="sum")
+        total = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
         return total / (targets != -100).sum().clamp(min=1)
 
     def cosine_score(queries, keys, *, scale=None):
