@@ -80,7 +80,7 @@ class Case:
 
 def dtypes_naming(dtype: str) -> tuple[str, ...]:
     """The dtypes of a case that names that dtype for its answer: float16 is asked by default, too."""
-    return EXACT if dtype == "float16" else (dtype,)
+    return FULL if dtype == "float16" else (dtype,)
 
 
 def computed_in(dtype: str) -> str:

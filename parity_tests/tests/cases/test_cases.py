@@ -202,7 +202,7 @@ def test_sentences_of_a_corpus_replace_dates(tmp_path):
 
 
 def test_selection_is_by_pattern_and_operator():
-    assert [case.id for case in all_cases().select("GRU-s*")] == ["GRU-step", "GRU-step_dropout", "GRU-step_again"]
+    assert [case.id for case in all_cases().select("GRU-st*")] == ["GRU-step", "GRU-step_dropout", "GRU-step_again"]
     operators = ["dot_score", "masked_softmax"]
     assert sorted({case.operator for case in all_cases().select("*-large", operators)}) == operators
 
@@ -216,7 +216,7 @@ def test_half_dtypes_have_a_plain_case_and_one_with_a_mask_or_lengths_of_every_o
     for entry in (*OPERATORS, *LAYERS):
         if entry.name in ("to_additive_mask", "alibi_bias"):  # whose dtype is an option
             asked = {case.options.get("dtype", "float32"): case.dtypes for case in CASES if case.operator == entry.name}
-            assert asked == {dtype: (dtype,) for dtype in DTYPES}
+            assert asked == {dtype: FULL if dtype == "float16" else (dtype,) for dtype in DTYPES}
             continue
         half = [case for case in CASES if case.operator == entry.name and "bfloat16" in case.dtypes]
         assert [case for case in half if "float16" in case.dtypes] == half

@@ -176,7 +176,7 @@ def test_a_green_run_exits_with_zero_and_writes_its_outputs(only_fake, tmp_path:
     assert header["backends"]["fake"]["versions"]["numpy"] and header["not_installed"] == {
         "gone": "gone is not installed: pip install it."
     }
-    assert {cell["status"] for cell in written["cells"]} == {"pass"} and len(written["cells"]) == 21
+    assert {cell["status"] for cell in written["cells"]} == {"pass"} and len(written["cells"]) == 31
 
 
 def test_two_runs_give_the_same_json_but_for_times(only_fake, tmp_path: Path):

@@ -122,3 +122,14 @@ def test_the_page_has_what_the_example_prints(monkeypatch: pytest.MonkeyPatch, c
     assert rest in " ".join(PAGE.split()) and place.startswith("DotProductAttention: context[1, 0, 0] is 0.01647")
     rows = re.findall(r"\| (right|wrong) \| [^|]* \| (passes|fails) at [^|]* \| (passes|fails) \|", table)
     assert sorted(rows) == [("right", "fails", "passes")] * 2 + [("wrong", "passes", "fails")] * 3
+
+
+def test_right_results_of_every_score_pass_with_inputs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(sys, "argv", ["conditions.py"])
+    runpy.run_path(str(ROOT / "examples" / "conditions.py"), run_name="__main__")
+    header, line, *rows = capsys.readouterr().out.splitlines()
+    assert f"{header}\n{line}\n" in PAGE
+    assert len(rows) == 5 and all(row.endswith("| 8 of 8 pass | 0 of 8 pass |") for row in rows)
+    assert not all("| 8 of 8 pass | 8 of 8 pass |" in row for row in rows)
