@@ -19,7 +19,7 @@ SEEDS = range(8)
 DOT = {"operator": "DotProductAttention", "quantity": "context"}
 
 
-def drawn(largest: float, seed: int) -> dict[str, np.ndarray]:
+def arguments(largest: float, seed: int) -> dict[str, np.ndarray]:
     """Queries, keys and values in float32, of which the largest score is about that."""
     shapes = {"queries": (1, 8, 128), "keys": (1, 240, 128), "values": (1, 240, 128)}
     arrays = {name: draws.uniform(name, shape, 3.0**0.5, seed) for name, shape in shapes.items()}
@@ -52,7 +52,7 @@ def main(picture: str = "") -> None:
     for largest in SCORES:
         without = given = wrong = 0
         for seed in SEEDS:
-            arrays = drawn(largest, seed)
+            arrays = arguments(largest, seed)
             expected, _ = reference.DotProductAttention()(
                 **{name: array.astype(float) for name, array in arrays.items()}
             )

@@ -155,7 +155,7 @@ def record(
     """
     whole = Recording(job.backend, job.device, environment=environment(job.backend, programs_folder(), job.device))
     with Server(job, True, start_seconds, cell_seconds, stopped) as server:
-        implemented = implemented_by(server.hello())
+        implemented = implemented_by(server.hello()) if functions or callable(batches) else None
         if functions and implemented is not None and not implemented & {*functions}:
             raise Refusal("error", f"it implements none of the selected functions: {', '.join(functions)}")
         for batch in batches(implemented) if callable(batches) else batches:

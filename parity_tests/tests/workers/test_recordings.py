@@ -66,11 +66,11 @@ def test_all_cells_and_some_of_them_are_not_asked_for_together():
 def test_a_recording_has_versions_device_and_settings(registry, tmp_path: Path):
     path = tmp_path / "one.safetensors"
     result = invoke(
-        "record", "--backend", "one", "--case", "dot_score-[!cp]*", "--dtype", "float32,float64", "-o", path
+        "record", "--backend", "one", "--case", "dot_score-[!cps]*", "--dtype", "float32,float64", "-o", path
     )
     assert result.exit_code == 0 and "one on cpu: 10 of 10 cells answered; " in squeezed(result)
     recording = Recording.load(path)
-    selection = Selection(["float32", "float64"], "dot_score-[!cp]*", [])
+    selection = Selection(["float32", "float64"], "dot_score-[!cps]*", [])
     assert (recording.backend, recording.device, recording.selection) == ("one", "cpu", selection)
     assert (recording.seed, recording.specification) == (SEED, SPECIFICATION_VERSION)
     assert recording.attention_parity == own_version()
