@@ -123,9 +123,9 @@ class Pair:
 
     @functools.cached_property
     def entry_errors(self) -> np.ndarray:
-        """The distance of finite entries, in eps of each; subnormal entries count as the smallest normal number."""
+        """The distance of finite entries, in eps of each; smaller ones count as `smallest_entry`."""
         quantity = self.quantity
-        least, reference = least_normal(quantity.dtype), quantity.reference.astype(np.float64)
+        least, reference = smallest_entry(quantity.dtype), quantity.reference.astype(np.float64)
 
         def normal(array: np.ndarray) -> np.ndarray:
             return np.where(np.abs(array) < least, np.copysign(least, reference), array)
@@ -213,6 +213,11 @@ def _decisive(errors: np.ndarray, allowed: np.ndarray) -> tuple[float, float]:
 def widen(dtype: str, tolerance: float, condition: np.ndarray) -> np.ndarray:
     """The tolerance of each row: that of well-conditioned ones, plus a multiple of what the condition exceeds."""
     return tolerance + MULTIPLE[dtype] * np.maximum(condition - ORDINARY * tolerance, 0.0)
+
+
+def smallest_entry(dtype: str) -> float:
+    """Twice the smallest normal number: nearer to it, some exponentials are 0 already."""
+    return 2.0 * least_normal(dtype)
 
 
 def smallest_scale(dtype: str) -> float:

@@ -100,6 +100,7 @@ COPIED = "a copy: nothing is rounded"
 ADDED = "a single sum"
 BUCKETED = "a sum over all pairs in a bucket"
 SLOPED = "a product with a rounded slope"
+MULTIPLIED = "slopes that are multiplied up from the first one, as published: an eps for every other of up to 128 heads"
 
 WIDE = "sums over as many products as a real layer is wide: 512 features and 10,000 tokens when this was measured"
 AVERAGED = "gradients of queries and keys are differences of averages that weigh all values almost alike"
@@ -247,7 +248,8 @@ ENTRY_TOLERANCES: tuple[EntryTolerance, ...] = (
     EntryTolerance(3, 1.4, SQUARES, DOUBLE + SINGLE + HALF, "gaussian_score", quantity="scores"),
     EntryTolerance(0, 0, COPIED, DOUBLE + SINGLE + HALF, "location_score", quantity="scores"),
     EntryTolerance(1, 0.5, ADDED, DOUBLE + SINGLE + HALF, "LearnedPositions", quantity="outputs"),
-    EntryTolerance(2, 1, SLOPED, DOUBLE + SINGLE + HALF, "alibi_bias"),
+    EntryTolerance(75, 33, MULTIPLIED, DOUBLE, "alibi_bias"),
+    EntryTolerance(2, 1, SLOPED, SINGLE + HALF, "alibi_bias"),
     EntryTolerance(0, 0, COPIED, DOUBLE + SINGLE + HALF, "relative_bias", quantity="bias"),
 )
 """Small entries of other quantities, such as gradients, are differences of large numbers and have no tolerance here."""

@@ -13,8 +13,8 @@ from attention_core.operators import ENTRIES, find
 from attention_core.specification import Layer, Operator, Parameter, Tensor, pattern
 from parity_tests.format.call import EARLIER, OPTIMISERS, read_by
 from parity_tests.format.call import STEPS as ADDED
-from parity_tests.format.case import Case, epsilon, is_floating, least_normal
-from parity_tests.judge.pair import Quantity
+from parity_tests.format.case import Case, epsilon, is_floating
+from parity_tests.judge.pair import Quantity, smallest_entry
 from parity_tests.judge.question import Question
 from parity_tests.workers.answers import is_gradient
 
@@ -32,6 +32,8 @@ COMPARISON = (
     "largest finite |expected|, or that of the array `beside` if it is larger.",
     "by_entry: also |answer - expected| <= n · eps · |expected| for each entry, times 1 + max(-ln expected) over the "
     "last axis if `softmax`; numbers below least_normal count as that number.",
+    "These are the tolerances of well-conditioned cases: where an error exceeds one, `attention-parity compare` "
+    "measures the condition.",
 )
 """The checks of `parity_tests.judge.compare`, for those who repeat them in another language."""
 DIFFERENTIATED = (
@@ -245,7 +247,7 @@ def _answer(quantity: Quantity) -> dict[str, Any]:
             and {
                 "n": by_entry.eps,
                 "softmax": by_entry.softmax,
-                "least_normal": least_normal(dtype),
+                "least_normal": smallest_entry(dtype),
                 "reason": by_entry.reason,
             },
         },

@@ -165,6 +165,7 @@ def record(
             if stopped():
                 break
         whole.start_seconds = server.started_in
+        whole.about = whole.about or dict(server.about)  # of a target that has none of the functions, too
     progress(job.name, len(whole.inputs), len(whole.inputs))
     return whole
 

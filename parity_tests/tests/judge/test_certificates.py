@@ -45,10 +45,10 @@ def test_a_certificate_has_the_verdicts_versions_and_settings(certified: Path):
     assert command.endswith(f" --case '{WRITTEN}' --operator masked_softmax")
     assert content["judged"]["mine"]["versions"]["numpy"] == np.__version__
     assert content["judged"]["mine"]["environment"]["OMP_NUM_THREADS"] == "1"
-    assert len(content["inputs"]) == 21 and set(content["files"]) == {"mine.py"}
+    assert len(content["inputs"]) == 24 and set(content["files"]) == {"mine.py"}
     for words in (
         "mine: green",
-        "| masked_softmax | float64 | 21 |",
+        "| masked_softmax | float64 | 24 |",
         "attention-parity verify own.json mine.py",
         "OMP_NUM_THREADS=1",
     ):

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,8 @@ def test_a_description_decides_as_the_judge_does(described):
                 if change > 1.0 and not quantity.floating:
                     answer.flat[place] = answer.flat[place] == 0
                 blank = Verdict(question.cell.case.operator, "x", "x", "reference", "", "float64", name, "missing")
-                verdict = compare(blank, quantity, answer.astype(one["answer_dtype"]), quantity.reference)
+                plain = replace(quantity, measured=lambda: None)  # a description has no condition
+                verdict = compare(blank, plain, answer.astype(one["answer_dtype"]), quantity.reference)
                 assert accepts(answer, expected, one) != verdict.red, (question.cell.key, verdict)
                 decided.add((one["exact_zeros"], verdict.red))
     assert decided == {(zeros, red) for zeros in ("all", "each", "none") for red in (False, True)}
