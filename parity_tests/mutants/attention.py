@@ -89,7 +89,11 @@ def steps_written_one_late(original: Any, position: Any) -> Any:
     return original(position=position + 1)
 
 
-@mutant("attention.DotProductAttention.attend", touches=lambda self: self.sizes["softcap"] is not None)
+@mutant(
+    "attention.DotProductAttention.attend",
+    touches=lambda self: self.sizes["softcap"] is not None,
+    unseen="DotProductAttention-far",  # nothing is hidden
+)
 def softcap_behind_the_mask(original: Any, self: Any) -> Any:
     """Hidden scores are bounded as the others are, and get a weight."""
     bound = self.sizes["softcap"]

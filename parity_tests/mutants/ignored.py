@@ -70,7 +70,6 @@ ignore(
     "to_additive_mask",
     "dtype",
     touches=lambda finite: finite,
-    dtype="float16",
     sentence="The least finite number of float32 becomes -inf in float16.",
 )
 ignore("linear_causal_ignored", "linear_attention", "causal")

@@ -139,7 +139,7 @@ def additive_turned(original: Any, mask: Any) -> Any:
     return original(mask=~mask)
 
 
-@mutant("to_additive_mask")
+@mutant("to_additive_mask", unseen="to_additive_mask-float16")  # where -1e9 is -inf
 def additive_fill(mask: Any) -> Any:
     """A hidden key gets -1e9."""
     return np.where(mask, 0.0, -1e9)
