@@ -61,7 +61,8 @@ def _keeps(name: str, unseen: str = "") -> None:
 
 
 _keeps("keys", "LocationAttention-*")  # whose scores come from the query alone
-for _name in ("queries", "values", "scores", "valid_lens", "mask", "state", "tokens", "encoder_outputs"):
+_keeps("queries", "HardAttention-second_queries")  # which choose the same keys
+for _name in ("values", "scores", "valid_lens", "mask", "state", "tokens", "encoder_outputs"):
     _keeps(_name)
 
 

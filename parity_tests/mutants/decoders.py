@@ -90,14 +90,14 @@ def readout_without_bias(original: Any) -> Any:
     return original(bias=None)
 
 
-@mutant("decoders.BahdanauDecoder.greedy", unseen="*-tie_greedy")
+@mutant("decoders.BahdanauDecoder.greedy", unseen="*-tie_greedy *-near_tie_float64")
 def end_token_counted(original: Any, eos: int) -> Any:
     """The length of a decoded sequence counts its end token."""
     tokens, lengths, weights = original()
     return tokens, lengths + (tokens == eos).any(axis=1).astype(lengths.dtype), weights
 
 
-@mutant("decoders.BahdanauDecoder.greedy", unseen="*-tie_greedy")
+@mutant("decoders.BahdanauDecoder.greedy", unseen="*-tie_greedy *-near_tie_float64")
 def padded_with_zero(original: Any) -> Any:
     """What follows the end token is 0."""
     tokens, lengths, weights = original()
