@@ -221,6 +221,7 @@ GROWN = "sums of a few products, and an exponential or a tanh; beyond that, what
 DRAWN = (
     Tolerance(15, 5, SHIFT, DOUBLE + SINGLE, quantity="gradient_*b_k", beside="gradient_*W_k"),
     Tolerance(5, 1.8, SHIFT, HALF, quantity="gradient_*b_k", beside="gradient_*W_k"),
+    Tolerance(50, 16, SUMMED, DOUBLE + SINGLE, quantity="gradient_*w_v"),
     Tolerance(15, 6.6, GROWN, DOUBLE + SINGLE),
     Tolerance(5, 1.8, GROWN, HALF),
 )
