@@ -35,7 +35,8 @@ from parity_tests.cases.suite import all_cases
 from parity_tests.format import expected as reference
 from parity_tests.format.case import DTYPES, FULL, Case
 from parity_tests.format.drawn import NAMES, Drawn
-from parity_tests.judge.condition import is_certain, judgeable
+from parity_tests.judge.condition import judgeable
+from parity_tests.judge.question import Question
 from tools.design import required_settings, settings
 
 CANDIDATES = 8
@@ -145,7 +146,7 @@ def steady(call: Call, row: Drawn, held: Sequence[Condition], index: int) -> Dra
             judged = judgeable(candidate, name=name_of(candidate, index))
             if judged is None or not all(one.holds(judged.case) for one in held):
                 continue
-            if is_certain(judged.case, row.dtype):
+            if Question(judged.cell).is_certain:
                 return candidate
     return None
 

@@ -52,7 +52,7 @@ class Answer:
     @cached_property
     def quantities(self) -> dict[str, Quantity]:
         """The expected quantities with their tolerances, as the judge has them."""
-        return Question(self.cell, given=self.expected).quantities or {}
+        return Question(self.cell, given=self.expected).quantities
 
     @property
     def gradients(self) -> list[str]:

@@ -74,7 +74,7 @@ def _differences(cell: Cell, first: Recording, second: Recording) -> Iterator[Ve
     # Gradients are those of the outputs that a target returns.
     alike = answers[0].withheld == answers[1].withheld
     actual, expected = first.cells[cell.key], second.cells[cell.key]
-    for name, quantity in (Question(cell, answers[1].withheld).quantities or {}).items():
+    for name, quantity in Question(cell, answers[1].withheld).quantities.items():
         if name in actual and name in expected and (alike or not is_gradient(name)):
             beside = None if quantity.beside is None else expected.get(quantity.tolerance.beside_of(name))
             given = replace(quantity, reference=_wide(expected[name]), beside=None if beside is None else _wide(beside))

@@ -99,8 +99,8 @@ def check(
 
     jobs are those of one target, several if it runs with several versions of its framework. drawn returns the drawn
     cases by cell that a recording's target implements, after the others have been answered. Without cells there is no
-    recording. The cache is read before the target starts, and not afterwards. Once stopped() returns True, the cells
-    recorded so far are compared; the recorder must check it, too. Raises: WorkerFault if it cannot be started;
+    recording. Files of the cache that changed since the target started are not read. Once stopped() returns True, the
+    cells recorded so far are compared; the recorder must check it, too. Raises: WorkerFault if it cannot be started;
     CacheError if the cache contained wrong expected values.
     """
     start = time.perf_counter()

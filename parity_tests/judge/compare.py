@@ -79,7 +79,8 @@ def judge(question: Question, recording: Recording, against: Recording | None = 
     """
     verdicts = list(_judge(question, recording, against))
     checks = {verdict.check for verdict in verdicts if verdict.red}
-    return [] if checks and checks <= {*OF_NUMBERS} and not question.is_certain else verdicts
+    in_doubt = checks and checks <= {*OF_NUMBERS} and not (question.is_listed or question.is_certain)
+    return [] if in_doubt else verdicts
 
 
 def _judge(question: Question, recording: Recording, against: Recording | None) -> Iterator[Verdict]:

@@ -18,7 +18,7 @@ from parity_tests.format.drawn import Drawn
 from parity_tests.format.selection import Cell
 from parity_tests.judge.nudges import Nudge, constant_normalizers, nudging
 from parity_tests.judge.pair import Pair, Quantity, Spread
-from parity_tests.judge.tolerances import MOST, drawn_tolerance, entry_tolerance_of
+from parity_tests.judge.tolerances import entry_tolerance_of
 
 TURNS = 12
 NUDGE = 2.0**-20
@@ -221,22 +221,3 @@ def judgeable(drawn: Drawn, name: str = "") -> Judged | None:
         return None
     fields = drawn.as_case()
     return Judged(drawn, Case(**{**fields, "name": name or fields["name"]}))
-
-
-def is_certain(case: Case, dtype: str, without: tuple[str, ...] = ()) -> bool:
-    """Whether rounding alone could not change the answer: nothing flips, and no tolerance has to be beyond MOST.
-
-    Gradients are those of the outputs that are not omitted.
-    """
-    dtype = computed_in(dtype)
-    condition = condition_of(case, dtype, without)
-    expected = reference.expected_values(case, dtype, without)
-    for quantity, array in expected.items():
-        tolerance, measured = drawn_tolerance(dtype, quantity), partial(condition.spread_of, quantity)
-        beside = expected.get(tolerance.beside_of(quantity))
-        if (
-            Quantity(quantity, dtype, array, tolerance, beside=beside, measured=measured).largest_allowance
-            > MOST[dtype]
-        ):
-            return False
-    return not condition.flips

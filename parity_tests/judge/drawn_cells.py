@@ -17,7 +17,8 @@ from attention_core.specification import Layer
 from parity_tests.cases.draw import FAMILY, draw
 from parity_tests.format.case import FULL
 from parity_tests.format.drawn import NAMES, Drawn, methods_of, parse_drawn
-from parity_tests.judge.condition import Judged, is_certain, judgeable
+from parity_tests.judge.condition import Judged, judgeable
+from parity_tests.judge.question import Question
 from parity_tests.judge.tolerances import MOST
 from parity_tests.workers.answers import Answer
 from parity_tests.workers.environment import requirements_of
@@ -150,7 +151,7 @@ def given_cases(lines: Sequence[str]) -> dict[str, Judged]:
             if drawn.dtype not in MOST:
                 raise ValueError(f"dtype is {drawn.dtype!r}, expected one of {', '.join(MOST)}")
             judged = judgeable(drawn)
-            certain = judged is not None and is_certain(judged.case, drawn.dtype)
+            certain = judged is not None and Question(judged.cell).is_certain
         except (AttentionError, LookupError, TypeError, ValueError) as error:
             raise LineError(f"{line} is no case: {error}") from error
         if judged is None or not certain:

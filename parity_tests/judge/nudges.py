@@ -89,7 +89,7 @@ def constant_normalizers() -> Iterator[None]:
 
 
 def _nudge_arguments(function: Callable[..., Any], nudge: Nudge) -> Callable[..., Any]:
-    names = list(inspect.signature(function).parameters)
+    names = _argument_names(function)
 
     @functools.wraps(function)
     def call(*positional: Any, **keywords: Any) -> Any:
@@ -98,6 +98,12 @@ def _nudge_arguments(function: Callable[..., Any], nudge: Nudge) -> Callable[...
         return function(*moved, *positional[len(names) :], **nudge.all(keywords))
 
     return call
+
+
+@functools.cache
+def _argument_names(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of a function's arguments: each turn of a measurement wraps all functions anew."""
+    return tuple(inspect.signature(function).parameters)
 
 
 def _softmax_of_constant_sum(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
@@ -118,9 +124,10 @@ _CONSTANT: Mapping[Callable[..., Any], Callable[..., Any]] = {
 Place = tuple[Any, str, Callable[..., Any]]
 """A module or class, a name in it, and the function of that name."""
 
-_MODULES = [
+MODULES = [
     importlib.import_module(f"{reference.__name__}.{file.name}") for file in pkgutil.iter_modules(reference.__path__)
 ]
+"""The files of the reference."""
 
 
 @functools.cache
@@ -128,7 +135,7 @@ def _places(*functions: Callable[..., Any]) -> list[Place]:
     """Where in the reference the functions are found, under which names."""
     return [
         (module, name, entry)
-        for module in (reference, *_MODULES)
+        for module in (reference, *MODULES)
         for name, entry in vars(module).items()
         if any(entry is function for function in functions)
     ]
@@ -138,7 +145,7 @@ def _places(*functions: Callable[..., Any]) -> list[Place]:
 def _readers() -> list[Place]:
     """The functions that compute, and the calls of layers."""
     functions, calls = list[Callable[..., Any]](), list[Place]()
-    for module in _MODULES:
+    for module in MODULES:
         side = module.__name__.rpartition(".")[2] in SIDE
         for name, entry in vars(module).items():
             if getattr(entry, "__module__", "") != module.__name__:

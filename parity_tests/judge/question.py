@@ -10,9 +10,9 @@ from parity_tests.format import expected as reference
 from parity_tests.format.call import SECOND
 from parity_tests.format.case import MIXED, Arrays
 from parity_tests.format.selection import Cell
-from parity_tests.judge.condition import Condition, Entries, condition_of, is_certain
+from parity_tests.judge.condition import Condition, Entries, condition_of
 from parity_tests.judge.pair import Quantity, Spread
-from parity_tests.judge.tolerances import drawn_tolerance, entry_tolerance_of, tolerance_of
+from parity_tests.judge.tolerances import MOST, drawn_tolerance, entry_tolerance_of, tolerance_of
 
 CAST = ("context", "predictions", "logits")
 """The operators that mixed precision computes in half precision in every framework: layers with parameters."""
@@ -56,12 +56,17 @@ class Question:
             )
         return quantities
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether the case is on the list, and asked as a whole: then it is certain, as a test shows."""
+        case, _ = self.cell
+        return case.drawn is None or (case.name != case.drawn.name and not self.without)
+
     @cached_property
     def is_certain(self) -> bool:
-        """Whether rounding alone could not change the answer: measured for a case that is not on the list."""
-        case, dtype = self.cell
-        unlisted = case.drawn is not None and (case.name == case.drawn.name or self.without)
-        return not unlisted or is_certain(case, dtype, self.without)
+        """Whether rounding alone could not change the answer: nothing flips, and no tolerance has to exceed MOST."""
+        tolerances = (one.largest_allowance <= MOST[one.dtype] for one in self.quantities.values())
+        return not self._condition.flips and all(tolerances)
 
     def _spread(self, name: str) -> Spread | None:
         """The spread of a quantity, whose case is measured when the first one is needed."""

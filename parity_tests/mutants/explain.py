@@ -43,7 +43,7 @@ MOST_FIRST = 4
 Clock = Callable[[], float]
 
 Groups = dict[str, list[Verdict]]
-"""Groups on an operator, by the name of their cell."""
+"""Verdicts on an operator, by the name of their cell."""
 
 
 def explanations_of(run: Run, seconds: float = SECONDS, clock: Clock = time.process_time) -> list[Explanation]:
@@ -167,7 +167,7 @@ class _Comparison:
             question = self.questions.of(cell, self.recording.answers[name].withheld)
             whole = mutant.spoiled is not None or not all(map(_is_output, compared))
             answered, wrong = answer(mutant, case if whole else replace(case, gradients=False), dtype, question.without)
-            quantities, actual = question.quantities or {}, self.recording.cells[name]
+            quantities, actual = question.quantities, self.recording.cells[name]
             for verdict in compared:
                 quantity = verdict.quantity
                 known = answered.ok and all(quantity in arrays for arrays in (actual, wrong, quantities))

@@ -7,9 +7,7 @@ They run in this process; only a backend that dies or hangs needs a process of i
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import pkgutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -24,6 +22,7 @@ from attention_core.operators import FILE_OF
 from parity_tests.format.case import Arrays, Case, is_floating
 from parity_tests.format.expected import computed_gradients, computed_outputs, cotangents
 from parity_tests.format.layouts import arrange
+from parity_tests.judge.nudges import MODULES
 from parity_tests.workers.answers import Answer
 
 Wrong = Callable[..., Any]
@@ -170,11 +169,6 @@ def in_place_of_the_reference(mutant: Mutant) -> Iterator[None]:
             for owner in owners:
                 stack.enter_context(mock.patch.object(owner, attribute, wrong))
         yield
-
-
-MODULES = [
-    importlib.import_module(f"{reference.__name__}.{file.name}") for file in pkgutil.iter_modules(reference.__path__)
-]
 
 
 def _owners(name: str) -> tuple[list[Any], str]:

@@ -280,7 +280,7 @@ def tolerance_of(run: Run, cells: Mapping[str, Cell], verdict: Verdict) -> str:
     if verdict.tolerance is None or f"{verdict.case}/{verdict.dtype}" not in cells:
         return ""
     cell = cells[f"{verdict.case}/{verdict.dtype}"]
-    quantity = (run.questions.of(cell, run.recordings[verdict.name].answer(cell).withheld).quantities or {}).get(
+    quantity = run.questions.of(cell, run.recordings[verdict.name].answer(cell).withheld).quantities.get(
         verdict.quantity
     )
     if quantity is None:
@@ -330,7 +330,7 @@ def verdicts_with_arrays(run: Run) -> Iterator[int]:
 def pair_of(run: Run, cell: Cell, verdict: Verdict) -> Pair | None:
     """The arrays of a comparison, if there are two."""
     answer = run.recordings[verdict.name].answer(cell)
-    quantity = (run.questions.of(cell, answer.withheld).quantities or {}).get(verdict.quantity)
+    quantity = run.questions.of(cell, answer.withheld).quantities.get(verdict.quantity)
     actual = run.recordings[verdict.name].cells.get(cell.key, {}).get(verdict.quantity)
     if quantity is None or actual is None:
         return None

@@ -98,7 +98,7 @@ def description(question: Question, arrays: Mapping[str, np.ndarray], onnx: str)
         ],
         "expected": [
             {**_array(answer_name(name), arrays[answer_name(name)], case, called), **_answer(quantity)}
-            for name, quantity in (question.quantities or {}).items()
+            for name, quantity in question.quantities.items()
             if answer_name(name) in arrays
         ],
         "gradients": DIFFERENTIATED,

@@ -142,7 +142,7 @@ def arrays_of(question: Question, gradients: bool = True) -> Arrays:
     arrays |= {f"cotangents/{outputs[position]}": array for position, array in factors.items()}
     arrays |= {
         answer_name(name): quantity.reference
-        for name, quantity in (question.quantities or {}).items()
+        for name, quantity in question.quantities.items()
         if gradients or not is_gradient(name)
     }
     return {name: to_stored(array) for name, array in arrays.items()}

@@ -78,7 +78,7 @@ def node_test(question: Question) -> tuple[dict[str, bytes], str]:
         return {}, node
     expected = {
         name: quantity.reference.astype(dtype)
-        for name, quantity in (question.quantities or {}).items()
+        for name, quantity in question.quantities.items()
         if name in ("context", "weights")
     }
     operator, attributes, arrays = node
@@ -126,7 +126,7 @@ def _files(
     case, dtype = question.cell
     blank = Verdict(case.operator, case.id, "onnx", "reference", "", dtype, "*", "missing")
     for name, computed in zip(expected, actual, strict=True):
-        quantity = (question.quantities or {})[name]
+        quantity = question.quantities[name]
         verdict = compare(blank, quantity, computed.reshape(quantity.reference.shape), quantity.reference)
         if verdict.red:
             return {}, f"ONNX's reference differs in {name} of {case.id} in {dtype}: {verdict.reason}"

@@ -23,7 +23,8 @@ from parity_tests.format.call import SECOND, STEPS, TRAINING, bind
 from parity_tests.format.case import DTYPES, FULL, Case, epsilon, is_floating
 from parity_tests.format.drawn import called_of
 from parity_tests.format.expected import build_reference, expected_values, gradients, outputs
-from parity_tests.judge.condition import is_certain
+from parity_tests.format.selection import Cell
+from parity_tests.judge.question import Question
 from parity_tests.translation.corpus import read_corpus
 
 ALL = [*all_cases()]
@@ -289,7 +290,9 @@ DRAWN = [case for case in ALL if case.drawn is not None]
 
 @pytest.mark.parametrize("operator", dict.fromkeys(case.operator for case in DRAWN))
 def test_rounding_cannot_change_the_answer_to_a_drawn_case(operator: str):
-    assert [case.id for case in DRAWN if case.operator == operator and not is_certain(case, case.dtypes[0])] == []
+    assert [
+        case.id for case in DRAWN if case.operator == operator and not Question(Cell(case, case.dtypes[0])).is_certain
+    ] == []
 
 
 def test_every_function_and_method_is_repeated_after_all_others():

@@ -63,7 +63,7 @@ class differentiating:
         rest = {name: array for name, array in arguments.items() if name not in floating}
         factors = {str(place): array for place, array in cotangents.items()}
         found = gradients(lambda own: function(**own, **rest), floating, factors, stacked=False) if factors else {}
-        return function(**arguments), found
+        return function(**arguments), {name: found[name].astype(floating[name].dtype) for name in found}
 
 
 class SoftmaxOfAMask:

@@ -36,7 +36,7 @@ from parity_tests.format.layouts import LAYOUTS
 from parity_tests.format.selection import cells_of
 from parity_tests.fuzz.campaign import Campaign, Server
 from parity_tests.fuzz.shrink import shrink
-from parity_tests.judge.condition import is_certain, judgeable
+from parity_tests.judge.condition import judgeable
 from parity_tests.judge.drawn_cells import Abilities
 from parity_tests.judge.question import Question
 from parity_tests.judge.run import run
@@ -201,7 +201,7 @@ def test_the_reference_accepts_every_case_and_most_can_be_judged(drawn: list[Dra
     for case in filter(None, judged):
         with reference.in_memory():
             expected = reference.expected_values(*case.cell)
-            uncertain += not is_certain(*case.cell)
+            uncertain += not Question(case.cell).is_certain
         for name, array in expected.items():
             # The scores of hypotheses that no step has made, and what is added to a hidden score.
             nothing = array == -np.inf if name in ("scores", "additive_mask") else False

@@ -19,7 +19,7 @@ from parity_tests.format.drawn import Drawn
 from parity_tests.format.expected import CONDITION, expected_values, files, outputs
 from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import judge
-from parity_tests.judge.condition import condition_of, is_certain, judgeable, measure
+from parity_tests.judge.condition import condition_of, judgeable, measure
 from parity_tests.judge.nudges import Nudge, constant_normalizers, nudging
 from parity_tests.judge.pair import widen
 from parity_tests.judge.question import Question
@@ -38,7 +38,7 @@ DOT = {"operator": "DotProductAttention", "quantity": "context"}
 def growth_of(case: Case) -> dict[str, float]:
     """How many times its tolerance each quantity of a case may have."""
     growth = {}
-    for name, quantity in (Question(Cell(case, case.dtypes[0])).quantities or {}).items():
+    for name, quantity in Question(Cell(case, case.dtypes[0])).quantities.items():
         if quantity.floating and quantity.allowance > 0.0:
             growth[f"{case.id} {name}"] = quantity.largest_allowance / quantity.allowance
         if quantity.by_entry is not None and quantity.by_entry.eps:
@@ -254,7 +254,7 @@ def test_a_case_that_needs_too_much_is_not_judged():
     )
     for one, certain in ((drawn, False), (replace(drawn, scales={}), True)):
         judged = judgeable(one)
-        assert judged is not None and is_certain(judged.case, "bfloat16") == certain
+        assert judged is not None and Question(judged.cell).is_certain == certain
         right = expected_values(judged.case, "bfloat16")["weights"]
         # What is wrong in its numbers alone is not judged then, and what is wrong in another way is.
         assert bool(answered(judged.case, "bfloat16", weights=(1.5 * right).astype("bfloat16"))) == certain

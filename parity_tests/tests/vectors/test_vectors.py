@@ -94,7 +94,7 @@ def test_arrays_are_those_of_the_case_exactly(vectors: Path):
             if name.startswith(("inputs/", "cotangents/")):
                 np.testing.assert_array_equal(array.astype(dtype).astype(array.dtype), array, name)
         case = next(case for case in all_cases() if case.id == CASE)
-        for name, quantity in (Question(Cell(case, dtype)).quantities or {}).items():
+        for name, quantity in Question(Cell(case, dtype)).quantities.items():
             np.testing.assert_array_equal(arrays[answer_name(name)], quantity.reference)
 
 
@@ -177,7 +177,7 @@ def accepts(answer: np.ndarray, expected: np.ndarray, described: dict[str, Any])
 def test_a_description_decides_as_the_judge_does(described):
     decided = set()
     for question, arrays, text in described:
-        for name, quantity in (question.quantities or {}).items():
+        for name, quantity in question.quantities.items():
             one = next(one for one in text["expected"] if one["name"] == answer_name(name))
             expected = arrays[one["name"]]
             if not expected.size:

@@ -7,27 +7,7 @@ from math import erf
 
 import numpy as np
 
-from attention_core.differentiation import gradients
-
-
-class differentiating:
-    """A runtime with gradients by complex step, for what does not compare or round."""
-
-    def from_numpy(array):
-        return array
-
-    def to_numpy(array):
-        return np.asarray(array)
-
-    def describe():
-        return {"framework": "NumPy", "versions": {}}
-
-    def vjp(function, arguments, cotangents):
-        floating = {name: array for name, array in arguments.items() if array.dtype.kind == "f"}
-        rest = {name: array for name, array in arguments.items() if name not in floating}
-        factors = {str(place): array for place, array in cotangents.items()}
-        found = gradients(lambda own: function(**own, **rest), floating, factors, stacked=False) if factors else {}
-        return function(**arguments), {name: found[name].astype(floating[name].dtype) for name in found}
+from parity_tests.tests.fakes.shapes import differentiating
 
 
 def opened(shape, valid_lens, mask):
