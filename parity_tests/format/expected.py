@@ -58,7 +58,7 @@ CONDITION = "condition"
 MEASURED_BY = ("condition.py", "nudges.py")
 """The files of that folder on which the measurement depends."""
 
-_memory: dict[tuple[str, str, str], Arrays] | None = None
+_memory: dict[Path, Arrays] | None = None
 
 
 @contextlib.contextmanager
@@ -300,11 +300,11 @@ def part_without(part: str, without: tuple[str, ...]) -> str:
 
 def load_or_compute(case: Case, dtype: str, part: str, compute: Callable[[], Arrays]) -> Arrays:
     """A part of a cell's cache, computed where it is not in there."""
-    if _memory is not None:
-        if (case.id, dtype, part) not in _memory:
-            _memory[case.id, dtype, part] = compute()
-        return _memory[case.id, dtype, part]
     path = _file(case, dtype, part)
+    if _memory is not None:
+        if path not in _memory:
+            _memory[path] = compute()
+        return _memory[path]
     if _frozen is not None and path in _frozen.known:
         return _frozen.known[path]
     with contextlib.suppress(OSError, ArchiveError):

@@ -22,7 +22,7 @@ from parity_tests.cases.suite import all_cases, with_seed
 from parity_tests.format.call import SECOND, STEPS, TRAINING, bind
 from parity_tests.format.case import DTYPES, FULL, Case, epsilon, is_floating
 from parity_tests.format.drawn import called_of
-from parity_tests.format.expected import build_reference, expected_values, gradients, outputs
+from parity_tests.format.expected import build_reference, expected_values, gradients, in_memory, outputs
 from parity_tests.format.selection import Cell
 from parity_tests.judge.question import Question
 from parity_tests.translation.corpus import read_corpus
@@ -316,3 +316,11 @@ def test_calls_of_layers_that_have_half_precision_have_mixed_precision_with_the_
             assert np.array_equal(array, mixed[name], equal_nan=True)
     of_mixed, of_half = (expected_values(case, dtype) for dtype in ("mixed_float16", "float16"))
     assert of_mixed and all(np.array_equal(of_mixed[name], array) for name, array in of_half.items())
+
+
+def test_cases_of_one_name_do_not_share_what_is_kept_in_memory():
+    case = by_id["dot_score-plain"]
+    other = replace(case, inputs={**case.inputs, "queries": 2.0 * case.inputs["queries"]})
+    with in_memory():
+        expected = expected_values(case, "float64")["scores"]
+        assert np.array_equal(expected_values(other, "float64")["scores"], 2.0 * expected)
