@@ -4,7 +4,7 @@ The reference is float64 throughout, and differentiable by complex step.
 
 Arrays are promoted to float64, or kept complex while `attention_core.differentiation` perturbs them. Every floating
 argument and parameter may then carry one more leading axis, the same for all of them: one pass computes many
-perturbations. Formulas therefore compare by the real part, write the sigmoid by tanh, and use neither abs nor norm.
+perturbations. Formulas therefore compare by the real part, and use neither abs nor norm.
 
 No random numbers are drawn: whatever the option dropout says, what is dropped is what the dropout masks say.
 """

@@ -1,4 +1,4 @@
-"""Shared by the reference's files: promotion, checks that let a perturbed pass through, alignment of parameters."""
+"""Shared by the reference's files: promotion, checks that let a perturbed pass through, alignment, nonlinearities."""
 
 from __future__ import annotations
 
@@ -58,6 +58,18 @@ def linear(inputs: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = Non
     """outputs[o] = sum over i of weight[o, i] inputs[i] + bias[o], along the last axis."""
     outputs = inputs @ align(weight, 2, inputs.ndim).swapaxes(-1, -2)
     return outputs if bias is None else outputs + align(bias, 1, outputs.ndim)
+
+
+def tanh(x: np.ndarray) -> np.ndarray:
+    """The hyperbolic tangent."""
+    return np.tanh(x)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)), by an exponential of at most 1: no tail is a difference."""
+    positive = x.real >= 0.0
+    small = np.exp(np.where(positive, -x, x))
+    return np.where(positive, 1.0, small) / (1.0 + small)
 
 
 def inner(parameters: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attention_core.operators.decoders import BAHDANAU_DECODER, FIXED_CONTEXT_DECODER, LUONG_DECODER
-from attention_core.reference.arrays import Specified, align, inner, linear, optional, promote
+from attention_core.reference.arrays import Specified, align, inner, linear, optional, promote, tanh
 from attention_core.reference.attention import LAYERS, attention_layer
 from attention_core.reference.encoders import embed, known_tokens
 from attention_core.reference.local import LocalAttention
@@ -348,7 +348,7 @@ class LuongDecoder(Decoder):
         context, weights = self.attention.attend(
             output[..., None, :], memory, **at, dropout_mask=attention_dropout_mask
         )
-        attentional = np.tanh(linear(concatenate(context[..., 0, :], output), self.parameters["W_c"]))
+        attentional = tanh(linear(concatenate(context[..., 0, :], output), self.parameters["W_c"]))
         fed = context[..., 0, :] if self.sizes["input_feeding"] == "context" else attentional
         return attentional, LuongState(rnn, fed, state.position + np.int32(1)), weights[..., 0, :]
 

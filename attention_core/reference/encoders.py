@@ -6,7 +6,7 @@ import numpy as np
 
 from attention_core.errors import check_tokens
 from attention_core.operators.encoders import BRIDGE, GRU_ENCODER, LSTM_ENCODER
-from attention_core.reference.arrays import Specified, inner, linear, optional, promote
+from attention_core.reference.arrays import Specified, inner, linear, optional, promote, tanh
 from attention_core.reference.recurrent import recurrent_layer
 from attention_core.specification import Layer
 
@@ -110,7 +110,7 @@ class Bridge(Specified):
         for layer in range(self.sizes["num_layers"]):
             weight, bias = self.parameters[f"{layer}.W"], self.parameters[f"{layer}.b_s"]
             merged = [
-                np.tanh(linear(parts[..., layer, :, part, :], weight[..., part, :, :], bias[..., part, :]))
+                tanh(linear(parts[..., layer, :, part, :], weight[..., part, :, :], bias[..., part, :]))
                 for part in range(self.sizes["parts"])
             ]
             layers.append(np.concatenate(merged, axis=-1))

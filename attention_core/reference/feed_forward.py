@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from attention_core.operators.feed_forward import FEED_FORWARD
-from attention_core.reference.arrays import Specified, linear, promote
+from attention_core.reference.arrays import Specified, linear, promote, sigmoid, tanh
 from attention_core.specification import Layer
 
 __all__ = ["FeedForward"]
@@ -77,12 +77,12 @@ def gelu(x: np.ndarray) -> np.ndarray:
 
 def gelu_tanh(x: np.ndarray) -> np.ndarray:
     """The approximation of gelu by a tanh."""
-    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1.0 + tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
 def silu(x: np.ndarray) -> np.ndarray:
     """Multiply x by its logistic function."""
-    return 0.5 * x * (1.0 + np.tanh(0.5 * x))
+    return x * sigmoid(x)
 
 
 ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -9,7 +9,7 @@ import numpy as np
 from attention_core.operators.hard import HARD_ATTENTION
 from attention_core.reference.arrays import promote
 from attention_core.reference.attention import ScoredAttention
-from attention_core.reference.masking import open_keys
+from attention_core.reference.masking import log_softmax_over, open_keys
 from attention_core.reference.memory import Memory
 from attention_core.reference.pooling import average
 from attention_core.specification import Layer
@@ -108,8 +108,4 @@ class HardAttention(ScoredAttention):
         self._check("log_prob", queries=queries, memory=memory, weights=weights)
         scores = self._score(self._to_batch_first(promote(queries)), memory.keys)
         allowed = open_keys(scores, None, memory.mask)
-        highest = np.where(allowed, scores.real, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf)
-        centred = np.where(allowed, scores, 0.0) - np.where(highest == -np.inf, 0.0, highest)
-        total = np.where(allowed, np.exp(centred), 0.0).sum(axis=-1, keepdims=True)
-        logs = centred - np.log(np.where(total.real == 0.0, 1.0, total))
-        return np.where(allowed, promote(weights) * logs, 0.0).sum(axis=-1)
+        return np.where(allowed, promote(weights) * log_softmax_over(scores, allowed), 0.0).sum(axis=-1)

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from attention_core.operators.local import LOCAL_ATTENTION
-from attention_core.reference.arrays import align, linear, promote
+from attention_core.reference.arrays import align, linear, promote, sigmoid, tanh
 from attention_core.reference.attention import ScoredAttention
 from attention_core.reference.masking import open_keys
 from attention_core.reference.memory import Memory
 from attention_core.reference.pooling import pool
-from attention_core.reference.recurrent import sigmoid
 from attention_core.specification import Layer
 
 __all__ = ["LocalAttention"]
@@ -83,7 +82,7 @@ class LocalAttention(ScoredAttention):
                 rank = memory.values.ndim if memory.mask is None else memory.mask.ndim
                 centre = centre + np.reshape(offset, (-1, *[1] * (rank - 2)))
         else:
-            hidden = np.tanh(linear(queries, self.parameters["W_p"]))
+            hidden = tanh(linear(queries, self.parameters["W_p"]))
             seen = np.ones(scores.shape[-1], bool) if memory.mask is None else memory.mask
             ends = (np.arange(1, scores.shape[-1] + 1) * seen).max(axis=-1, initial=0)
             centre = ends * sigmoid((hidden * align(self.parameters["v_p"], 1, hidden.ndim)).sum(axis=-1))

@@ -252,3 +252,11 @@ def softmax_over(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     exponentials = np.where(allowed, np.exp(np.where(allowed, scores, highest) - highest), 0.0)
     total = exponentials.sum(axis=-1, keepdims=True)
     return exponentials / np.where(total.real == 0.0, 1.0, total)
+
+
+def log_softmax_over(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """Ln of the softmax of the allowed scores; 0 elsewhere."""
+    highest = np.where(allowed, scores.real, -np.inf).max(axis=-1, keepdims=True, initial=-np.inf)
+    centred = np.where(allowed, scores, 0.0) - np.where(highest == -np.inf, 0.0, highest)
+    total = np.where(allowed, np.exp(centred), 0.0).sum(axis=-1, keepdims=True)
+    return np.where(allowed, centred - np.log(np.where(total.real == 0.0, 1.0, total)), 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 
 from attention_core.operators.recurrent import GRU as GRU_SPECIFICATION
 from attention_core.operators.recurrent import LSTM as LSTM_SPECIFICATION
-from attention_core.reference.arrays import Specified, align, linear, optional, promote
+from attention_core.reference.arrays import Specified, align, linear, optional, promote, sigmoid, tanh
 from attention_core.specification import Layer, Part
 
 __all__ = ["GRU", "LSTM"]
@@ -134,7 +134,7 @@ class GRU(Recurrent):
         from_state = [linear(state, recurrent[..., gate, :, :]) for gate in range(3)]
         reset = sigmoid(from_inputs[0] + from_state[0])
         update = sigmoid(from_inputs[1] + from_state[1])
-        new = np.tanh(from_inputs[2] + reset * (from_state[2] + align(hidden_bias, 1, state.ndim)))
+        new = tanh(from_inputs[2] + reset * (from_state[2] + align(hidden_bias, 1, state.ndim)))
         return (1.0 - update) * new + update * state
 
 
@@ -161,8 +161,8 @@ class LSTM(Recurrent):
             linear(inputs, weights[..., gate, :, :], bias[..., gate, :]) + linear(hidden, recurrent[..., gate, :, :])
             for gate in range(4)
         ]
-        cells = sigmoid(gates[1]) * cells + sigmoid(gates[0]) * np.tanh(gates[2])
-        return np.concatenate([sigmoid(gates[3]) * np.tanh(cells), cells], axis=-1)
+        cells = sigmoid(gates[1]) * cells + sigmoid(gates[0]) * tanh(gates[2])
+        return np.concatenate([sigmoid(gates[3]) * tanh(cells), cells], axis=-1)
 
 
 LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
@@ -171,8 +171,3 @@ LAYERS: dict[str, type[Recurrent]] = {"GRU": GRU, "LSTM": LSTM}
 def recurrent_layer(part: Part) -> Recurrent:
     """Make the recurrent layer inside another layer."""
     return LAYERS[part.layer.name](**part.config)
-
-
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x)), by tanh: exact in both tails for complex arguments, too."""
-    return 0.5 * (1.0 + np.tanh(0.5 * x))

@@ -12,7 +12,7 @@ from attention_core.operators.scoring import (
     LOCATION_SCORE,
     SCALED_DOT_SCORE,
 )
-from attention_core.reference.arrays import align, check, promote
+from attention_core.reference.arrays import align, check, promote, tanh
 
 __all__ = ["dot_score", "scaled_dot_score", "additive_score", "cosine_score", "location_score", "gaussian_score"]
 
@@ -38,7 +38,7 @@ def scaled_dot_score(
     if scale is None:
         scale = max(queries.shape[-1], 1) ** -0.5
     scores = promote(queries) @ promote(keys).swapaxes(-1, -2) * scale
-    return scores if softcap is None else softcap * np.tanh(scores / softcap)
+    return scores if softcap is None else softcap * tanh(scores / softcap)
 
 
 def additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np.ndarray:
@@ -47,7 +47,7 @@ def additive_score(queries: np.ndarray, keys: np.ndarray, w_v: np.ndarray) -> np
     scores[i, j] = sum over h of w_v[h] tanh(queries[i, h] + keys[j, h])
     """
     check(ADDITIVE_SCORE, queries=queries, keys=keys, w_v=w_v)
-    hidden = np.tanh(promote(queries)[..., :, None, :] + promote(keys)[..., None, :, :])
+    hidden = tanh(promote(queries)[..., :, None, :] + promote(keys)[..., None, :, :])
     return (hidden * align(promote(w_v), 1, hidden.ndim)).sum(axis=-1)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attention_core.reference.masking import log_softmax_over
 from attention_core.reference.memory import Memory
 
 Step = Callable[[np.ndarray, Any, Memory], tuple[np.ndarray, Any, np.ndarray]]
@@ -65,9 +66,7 @@ def beam_search(
     token, first = np.full(batch * width, bos, np.int32), np.arange(batch)[:, None] * width
     for t in range(max_steps):
         logits, state, attended = step(token, state, memory)
-        shifted = logits - logits.max(axis=-1, keepdims=True)
-        logs = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-        logs = logs.reshape(batch, width, vocab_size)
+        logs = log_softmax_over(logits, np.ones((), bool)).reshape(batch, width, vocab_size)
         itself = np.where(np.arange(vocab_size) == eos, 0.0, -np.inf)
         candidates = totals[..., None] + np.where(running[..., None], logs, itself)
         lengths = counts + running

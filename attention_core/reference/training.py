@@ -10,6 +10,7 @@ from attention_core import differentiation
 from attention_core.errors import check_options, check_state, check_tokens
 from attention_core.operators.training import ADAM, CLIP_BY_GLOBAL_NORM, MASKED_CROSS_ENTROPY, SGD, Batch, rate_at
 from attention_core.reference.arrays import check, promote
+from attention_core.reference.masking import log_softmax_over
 from attention_core.reference.translation import TransformerTranslator, Translator
 
 __all__ = ["masked_cross_entropy", "clip_by_global_norm", "sgd", "adam", "Trainer"]
@@ -36,11 +37,9 @@ def masked_cross_entropy(logits: np.ndarray, targets: np.ndarray, valid_lens: np
     count = int(allowed.sum())
     if count == 0:
         return np.zeros(logits.shape[:-3])
-    logits = np.where(allowed[..., None], logits, 0.0)
-    shifted = logits - logits.real.max(axis=-1, keepdims=True)
-    chosen = np.take_along_axis(shifted, np.broadcast_to(targets, shifted.shape[:-1])[..., None], axis=-1)[..., 0]
-    losses = np.log(np.exp(shifted).sum(axis=-1)) - chosen
-    return np.where(allowed, losses, 0.0).sum(axis=(-2, -1)) / count
+    logs = log_softmax_over(np.where(allowed[..., None], logits, 0.0), np.ones((), bool))
+    chosen = np.take_along_axis(logs, np.broadcast_to(targets, logs.shape[:-1])[..., None], axis=-1)[..., 0]
+    return -np.where(allowed, chosen, 0.0).sum(axis=(-2, -1)) / count
 
 
 def clip_by_global_norm(

@@ -414,5 +414,6 @@ def without_padding(steps: tf.Tensor, valid_lens: Lengths | None) -> tf.Tensor:
     """The steps with zeros from valid_lens on."""
     if valid_lens is None:
         return steps
-    valid = tf.sequence_mask(valid_lens, size(steps, 1))
+    # tf.sequence_mask casts lengths to int32, where the largest of int64 are negative.
+    valid = tf.range(tf.cast(size(steps, 1), tf.int64)) < tf.cast(valid_lens, tf.int64)[:, None]
     return tf.where(valid[..., None], steps, 0.0)

@@ -31,7 +31,7 @@ def configure() -> dict[str, Any]:
     for name in REDUCED:
         setattr(torch.backends.cuda.matmul, name, False)
     torch.backends.mha.set_fastpath_enabled(False)
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")  # as use_deterministic_algorithms, which imports the compiler, too
     return {
         "threads": torch.get_num_threads(),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),

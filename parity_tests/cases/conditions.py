@@ -20,7 +20,7 @@ from attention_core.errors import AttentionError
 from attention_core.operators import find
 from attention_core.specification import INTEGER, Layer, Option, Tensor
 from parity_tests.cases.covering import Call, equal_sizes, sharing
-from parity_tests.cases.draw import OF_POSITIONS, Pick, values_of
+from parity_tests.cases.options import OF_POSITIONS, Pick, values_of
 from parity_tests.format.case import Case, is_floating
 from parity_tests.format.drawn import COUNTS, IDS, MOST, Drawn, called_of, inputs_of, is_size
 from parity_tests.format.expected import computed_outputs, outputs

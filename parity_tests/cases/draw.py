@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from attention_core.errors import AttentionError
-from attention_core.operators import find
-from attention_core.specification import INTEGER, Layer, Operator, Option
+from attention_core.operators import FILE_OF, find
+from attention_core.specification import INTEGER, Layer, Operator
+from parity_tests.cases.conditions import conditions
 from parity_tests.cases.covering import (
     BOUNDS,
     MAGNITUDES,
@@ -25,7 +26,9 @@ from parity_tests.cases.covering import (
     is_forward,
     scale_bounds,
     sharing,
+    work,
 )
+from parity_tests.cases.options import OF_POSITIONS, Pick, values_of
 from parity_tests.format import expected as reference
 from parity_tests.format.case import FULL, Case
 from parity_tests.format.drawn import (
@@ -51,27 +54,15 @@ FAMILY = 32
 
 SMALL = 4
 """The largest size of most families; the others take any size of the covering design."""
-SCALES = (1.0, 1.0, 1.0, 2.0**-10, 2.0)
+SCALES = (1.0, 1.0, 1.0, 2.0**-10, 2.0, 16.0)
 HALF_SCALES = (1.0, 1.0, 1.0, 0.5, 2.0)
-"""Wider scales saturate a tanh, whose gradient is then only rounding; larger numbers are `whole`."""
+"""The widest saturate a tanh or a softmax; larger numbers are `whole`. Half precision would lose all of a gradient."""
 
-PARAMETER_SCALES = (1.0, 1.0, 1.0, 0.25, 2.0)
+PARAMETER_SCALES = (1.0, 1.0, 1.0, 0.25, 2.0, 8.0)
 LARGE = {"scores": 16.0, "values": 1000.0, "additive_mask": 2e4}
 """Bounds of arrays that may be larger: scores whose softmax still has gradients, values, which are only averaged, and
 masks that are compared with a threshold."""
 
-NUMBERS = (0.375, 1.0, -2.0, 0.0)
-RATES = (0.0, 0.5)
-POSITIVE = (0.375, 1.0, 2.0)
-COUNTED = (0, 1, 2, 3, 40)
-WIDTHS = (1, 2, 3, 4, 16)
-"""Options that are sizes but not of axes: those of blocks, strides and beams."""
-OF_POSITIONS = {
-    "num_positions": "learned",
-    **dict.fromkeys(("num_buckets", "max_distance"), "relative"),
-    **dict.fromkeys(("rotary_layout", "rotary_base"), "rotary"),
-}
-"""The kind of positions of a Transformer that alone has an option."""
 HIDDEN = ("", "nan", "inf", "-inf", "1e30")
 SEEDS = 2**16
 ATTEMPTS = 1000
@@ -80,8 +71,6 @@ RARELY = (False,) * 7 + (True,)
 NOW_AND_THEN = (False, False, True)
 EITHER = (False, True)
 """Choices that are True once in eight, once in three, and once in two draws."""
-
-Pick = Callable[[Sequence[Any]], Any]
 
 
 class Picks:
@@ -135,6 +124,10 @@ def draw_family(seed: int, family: int, attempt: int, operators: tuple[str, ...]
     if attempt:  # at the same call
         pick = Picks(f"fuzz/{seed}/family/{family}/{attempt}").one
     row = draw_call(call, pick, dtypes)
+    further = conditions(call) if pick(NOW_AND_THEN) else []
+    changed = pick(further).aim(row, pick) if further else row
+    row = changed if work(call, changed.sizes) <= 4 * MOST_WORK[0] else row
+    row = replace(row, types={name: kind for name, kind in row.types.items() if kind != "int32"})
     return replace(row, forward=is_forward(call, row) or (call.computes and pick(RARELY)))
 
 
@@ -150,6 +143,7 @@ def draw_call(call: Call, pick: Pick, dtypes: Sequence[str]) -> Drawn:
     passed = [tensor for tensor in call.inputs if not tensor.optional or tensor.name in given]
     types = {tensor.name: pick(("int32", *INTEGER)) for tensor in passed if tensor.kind == "integer"}
     dtype, options = pick(dtypes), drawn_options(call, sizes, pick)
+    twice = call.repeats and pick(RARELY)
     if entry.name in TRANSFORMERS and call.has("positions"):
         if pick(EITHER):
             options["positions"] = pick(("rotary", "relative"))  # which have options of their own
@@ -174,7 +168,8 @@ def draw_call(call: Call, pick: Pick, dtypes: Sequence[str]) -> Drawn:
         ones=tuple(axis for axis in broadcast(call, given) if pick(NOW_AND_THEN)),
         types={name: kind for name, kind in types.items() if kind != "int32"},
         shared=shared,
-        twice=call.repeats and pick(RARELY),
+        twice=twice,
+        changed=pick(("", *(one.name for one in passed if one.axes and one.name not in shared))) if twice else "",
     )
 
 
@@ -185,15 +180,17 @@ def draw_numbers(family: Drawn, pick: Pick) -> Drawn:
     floating = [name for name in call.floating if name not in family.shared]
     lens = "valid_lens" in family.given
     row = replace(family, seed=pick(range(SEEDS)), lens=pick(("", "", *LENGTHS)) if lens else "")
-    # Not for layers, whose gradients are then differences of large numbers, nor for a tanh of large numbers. Half
-    # precision rounds whole numbers.
-    exact = isinstance(call.entry, Operator) and set(floating) & set(WHOLE) and "w_v" not in floating
+    # Not for layers, whose gradients are then differences of large numbers, nor for a tanh or an exponential of large
+    # numbers. Half precision rounds whole numbers.
+    exact = isinstance(call.entry, Operator) and {*floating} & {*WHOLE} and "w_v" not in floating
+    exact = exact and FILE_OF[call.entry.name] != "linear" and "softcap" not in family.options
     whole = bool(exact) and row.dtype in FULL and pick(RARELY)
     row = replace(row, whole=whole) if whole else with_magnitude(call, row, floating, pick)
     layouts = {one.name: pick(("", *LAYOUTS)) for one in passed if one.axes and one.name not in family.shared}
     layouts = {name: layout for name, layout in layouts.items() if layout} if pick(NOW_AND_THEN) else {}
     # A hidden key would be a query, too, and hidden places differ along the axis that an expanded array repeats.
-    hides = "queries" not in row.shared and "expanded" not in layouts.values()
+    # A second call that changes the mask would show them.
+    hides = "queries" not in row.shared and "expanded" not in layouts.values() and not row.changed
     hidden = pick(HIDDEN) if lens or "scores" in floating or any(tensor.broadcast for tensor in passed) else ""
     return replace(
         row,
@@ -259,16 +256,3 @@ def drawn_options(call: Call, sizes: Mapping[str, int], pick: Pick) -> dict[str,
         for option in (*fixed, *drawn)
         if option.default is None or pick(EITHER)
     }
-
-
-def values_of(option: Option, sizes: Mapping[str, int]) -> Sequence[Any]:
-    """The values of an option that are drawn."""
-    choices = {
-        "number": NUMBERS,
-        "rate": RATES,
-        "token": range(sizes.get("vocab_size", sizes.get("target_vocab_size", 1))),
-        "count": COUNTED,
-        "size": WIDTHS,
-        "positive": POSITIVE,
-    }
-    return {"bool": EITHER, "str": option.choices}.get(option.type) or choices[option.domain]

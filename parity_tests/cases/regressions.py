@@ -65,6 +65,20 @@ FOUND: tuple[Drawn, ...] = (
         sizes={"batch": 2, "queries": 32, "keys": 32, "heads": 2, "head_size": 32, "query_size": 32},
     ),
     Drawn("GRU", method="call", dtype="float32", sizes={"batch": 32, "steps": 2, "input_size": 32, "hidden_size": 32}),
+    # TensorFlow took a length of 2**63 - 1 for a negative one: tf.sequence_mask casts it to int32.
+    Drawn(
+        "TransformerEncoder",
+        method="call",
+        seed=1,
+        sizes={"features": 4},
+        given=("valid_lens",),
+        types={"valid_lens": "int64"},
+        wild=True,
+    ),
+    # The reference wrote the sigmoid as 1 + tanh, of which 2e-12 is rounding where a gate is closed.
+    Drawn("LSTM", method="call", seed=1, sizes={"input_size": 2}, scales={"inputs": 16.0}, forward=True),
+    # A gradient of 1 - tanh² was allowed its own rounding, and not that of tanh near 1.
+    Drawn("ConcatAttention", method="extend", scales={"queries": 16.0}),
 )
 
 

@@ -100,6 +100,7 @@ class Drawn:
     layouts: memory layouts by argument, of `parity_tests.format.layouts`.
     shared: arguments that are the same array as the keys.
     twice: whether to make two calls, with different numbers, before differentiating either.
+    changed: the argument that alone differs in the second call; if left out, all floating ones do.
     forward: whether to compute outputs only, and no gradients.
     """
 
@@ -123,6 +124,7 @@ class Drawn:
     layouts: Mapping[str, str] = field(default_factory=dict)
     shared: tuple[str, ...] = ()
     twice: bool = False
+    changed: str = ""
     forward: bool = False
 
     def __hash__(self) -> int:
@@ -200,9 +202,10 @@ class Drawn:
         if not self.twice:
             return {}
         other = replace(self, seed=self.seed + 1, twice=False, hidden="").as_case()["inputs"]
-        return {
-            f"second.{name}": other[name] for name, array in inputs.items() if array.dtype.kind == "f" or name in IDS
-        }
+        names = [name for name, array in inputs.items() if array.dtype.kind == "f" or name in IDS]
+        if self.changed:
+            names = [name for name in inputs if name == self.changed]
+        return {f"second.{name}": other[name] for name in names}
 
     def _config(self, layer: Layer) -> dict[str, Any]:
         config: dict[str, Any] = {}

@@ -101,6 +101,7 @@ def simpler_cases(draw: st.DrawFn, drawn: Drawn) -> Drawn:
         layouts=some(drawn.layouts),
         shared=shared,
         twice=pick(False, drawn.twice),
+        changed=pick("", drawn.changed),
     )
     forward = drawn.forward and pick(False, True)
     if drawn.forward and not forward:

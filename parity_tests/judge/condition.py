@@ -32,7 +32,9 @@ JUMP = 64.0
 """How many times the median of all turns the largest change is if one takes another branch, such as that of a ReLU."""
 
 SAMPLED = (4, 16, 256)
-"""The least and the largest number of measured entries of each gradient, half of them its largest ones, and of all."""
+"""The least and the largest number of nudged entries of each gradient, half of them those of the largest terms, and of
+all.
+"""
 
 LOGARITHMS = {"beam": "scores", "log_prob": "log_prob"}
 """By method, what sums logarithms of probabilities: ln(1 + x) is off by eps of 1 + x, however small it is."""
@@ -96,7 +98,7 @@ def measure(
             measurement.nudge_outputs()
             factors = reference.cotangents(case, dtype, without) if factors is None else factors
             if factors and not measurement.flips:
-                measurement.nudge_gradients(factors, _sample(case, dtype, without) if entries is None else entries)
+                measurement.nudge_gradients(factors, entries)
     return measurement.arrays
 
 
@@ -150,12 +152,18 @@ class _Measurement:
                 if LOGARITHMS.get(self.case.method) == name:
                     self.least[f"rows/{name}"] = np.ones(())
 
-    def nudge_gradients(self, factors: Mapping[int, np.ndarray], entries: Entries) -> None:
-        """Compare the gradients with those of nudged cases; terms that cancel leave their own rounding."""
-        differentiate = partial(reference.computed_gradients, entries=entries)
+    def nudge_gradients(self, factors: Mapping[int, np.ndarray], entries: Entries | None) -> None:
+        """Compare the gradients with those of nudged cases; terms that cancel leave their own rounding.
+
+        entries are those that are expected; if all are, the nudged ones are a sample.
+        """
         at = self.case.at(self.dtype)
+        terms = reference.computed_gradients(self.case, *at, factors, entries=entries, within=constant_normalizers)
+        if entries is None:
+            entries = _sample(terms)
+        differentiate = partial(reference.computed_gradients, entries=entries)
         before = differentiate(self.case, *at, factors)
-        for name, array in differentiate(self.case, *at, factors, within=constant_normalizers).items():
+        for name, array in terms.items():
             self.least[f"rows/gradient_{name}"] = _largest(array)
         for turn in range(TURNS):
             nudge = Nudge(turn, self.size)
@@ -185,13 +193,12 @@ def _is_flipped(before: np.ndarray, after: np.ndarray) -> bool:
     return bool((far & ((before == 0.0) != (after == 0.0))).any())
 
 
-def _sample(case: Case, dtype: str, without: tuple[str, ...]) -> Entries:
-    """The largest entries of each gradient, and as many spread over the others."""
-    entries, gradients = {}, reference.gradients(case, dtype, without)
+def _sample(terms: Arrays) -> Entries:
+    """The entries of each gradient that have the largest terms, and as many spread over the others."""
+    entries = {}
     least, most, of_all = SAMPLED
-    for name, array in gradients.items():
-        # Of zeros, the largest terms are sought.
-        half = of_all // 2 if not array.any() else min(max(of_all // len(gradients), least), most) // 2
+    for name, array in terms.items():
+        half = min(max(of_all // len(terms), least), most) // 2
         order = np.argsort(-np.abs(array.reshape(-1)), kind="stable")
         spread = order[np.linspace(0, order.size - 1, half).astype(int)] if order.size else order
         entries[name] = np.unique([*order[:half], *spread]).astype(int)

@@ -13,15 +13,26 @@ from typing import Any
 import numpy as np
 
 from attention_core import reference
+from attention_core.reference.arrays import sigmoid, tanh
+from attention_core.reference.feed_forward import erf
 from attention_core.reference.linear import read_sums
-from attention_core.reference.masking import softmax_over
+from attention_core.reference.masking import log_softmax_over, softmax_over
 from parity_tests.format.case import Arrays
 
 KEPT = ("noise", "dropout_mask", "head_mask")
 """The ends of the names of arrays that are not nudged: factors that are exact, and noise, which has to stay below 1."""
 
-ARITHMETIC = ("linear",)
+ARITHMETIC = ("linear", "tanh", "sigmoid")
 """The functions of `reference.arrays` that compute; the others check, convert and align."""
+
+SATURATING: Mapping[Callable[..., Any], Callable[[np.ndarray], np.ndarray] | None] = {
+    tanh: lambda result: 1.0 - result * result,
+    sigmoid: lambda result: result * (1.0 - result),
+    erf: None,
+}
+"""The functions whose result is nudged, since near 1 its distance from 1 is rounded, and what frameworks make its
+derivative of: None if not of the result.
+"""
 
 NORMALIZING = ("direction",)
 """The functions that normalize rows, whose rounding has the size of a row."""
@@ -84,11 +95,13 @@ def constant_normalizers() -> Iterator[None]:
     Gradients are then sums of the same terms without those that cancel them: with the weights w and what flows back to
     them, dw, those of the scores are w dw, of w (dw - Σ w dw).
     """
-    with _replacing(_places(softmax_over, read_sums), lambda function: _CONSTANT[function]):
+    with _replacing(_places(*_CONSTANT), lambda function: _CONSTANT[function]):
         yield
 
 
 def _nudge_arguments(function: Callable[..., Any], nudge: Nudge) -> Callable[..., Any]:
+    if function in SATURATING:
+        return functools.partial(_nudge_result, function, nudge)
     names = _argument_names(function)
 
     @functools.wraps(function)
@@ -98,6 +111,14 @@ def _nudge_arguments(function: Callable[..., Any], nudge: Nudge) -> Callable[...
         return function(*moved, *positional[len(names) :], **nudge.all(keywords))
 
     return call
+
+
+def _nudge_result(function: Callable[..., Any], nudge: Nudge, x: np.ndarray) -> np.ndarray:
+    if not np.iscomplexobj(x):
+        return np.asarray(nudge("", function(x)))
+    whole, derivative = function(x), SATURATING[function]
+    result = nudge("", whole.real.astype(complex)).real  # a stack moves alike
+    return np.asarray(result + 1j * (whole.imag if derivative is None else x.imag * derivative(result)))
 
 
 @functools.cache
@@ -116,8 +137,13 @@ def _sums_of_constant_norm(features: np.ndarray, sums: np.ndarray, norms: np.nda
     return read_sums(features, sums, norms) * (norm / np.where(norm.real == 0.0, 1.0, norm.real))
 
 
+def _logs_of_constant_sum(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    return log_softmax_over(scores.real, allowed) + 1j * np.where(allowed, scores.imag, 0.0)
+
+
 _CONSTANT: Mapping[Callable[..., Any], Callable[..., Any]] = {
     softmax_over: _softmax_of_constant_sum,
+    log_softmax_over: _logs_of_constant_sum,
     read_sums: _sums_of_constant_norm,
 }
 

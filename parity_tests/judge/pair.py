@@ -81,7 +81,12 @@ class Quantity:
     @property
     def largest_allowance(self) -> float:
         """The largest accepted error of a row, in eps; 0 if all entries are zero."""
-        return float(widen(self.dtype, self.allowance, self.condition).max(initial=0.0)) if self.scale > 0.0 else 0.0
+        return float(self.allowed.max(initial=0.0)) if self.scale > 0.0 else 0.0
+
+    @property
+    def allowed(self) -> np.ndarray:
+        """The accepted error of each row, in eps, as far as the condition was measured."""
+        return widen(self.dtype, self.allowance, self.condition, self.tolerance.ordinary)
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,7 @@ class Pair:
         quantity = self.quantity
         allowed = np.array(quantity.allowance)
         if self.is_measured:
-            allowed = widen(quantity.dtype, quantity.allowance, quantity.condition)
+            allowed = quantity.allowed
         return np.broadcast_to(allowed, self.errors.shape)
 
     @functools.cached_property
@@ -210,9 +215,9 @@ def _decisive(errors: np.ndarray, allowed: np.ndarray) -> tuple[float, float]:
     return float(errors.reshape(-1)[place]), float(allowed.reshape(-1)[place])
 
 
-def widen(dtype: str, tolerance: float, condition: np.ndarray) -> np.ndarray:
+def widen(dtype: str, tolerance: float, condition: np.ndarray, ordinary: float = ORDINARY) -> np.ndarray:
     """The tolerance of each row: that of well-conditioned ones, plus a multiple of what the condition exceeds."""
-    return tolerance + MULTIPLE[dtype] * np.maximum(condition - ORDINARY * tolerance, 0.0)
+    return tolerance + MULTIPLE[dtype] * np.maximum(condition - ordinary * tolerance, 0.0)
 
 
 def smallest_entry(dtype: str) -> float:

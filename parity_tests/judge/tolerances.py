@@ -10,14 +10,20 @@ from fnmatch import fnmatchcase
 
 from parity_tests.cases.training import LONG_TRAININGS
 
+ORDINARY, DRAWN_ORDINARY = 0.425, 0.25
+"""The part of a tolerance that a condition may have before the tolerance grows: no plain case has more, and drawn cases
+may have numbers of which a right layer's error is 3.6 conditions.
+"""
+
 
 @dataclass(frozen=True)
 class Tolerance:
     """A bound on max|a - b| / (eps · max|reference|) for some tensors, the largest measured error, and why it grows.
 
     dtypes are names; operator, case and quantity are patterns with * and ?; the first match applies. If a tensor is 0
-    up to rounding, beside is the quantity whose largest entry also scales its errors, with the same text for a *. An
-    informational tolerance has no effect on the verdict: errors are measured and printed, and its eps is unused.
+    up to rounding, beside is the quantity whose largest entry also scales its errors, with the same text for a *. Where
+    the condition exceeds the ordinary part of eps, an error may be larger. An informational tolerance has no effect on
+    the verdict: errors are measured and printed, and its eps is unused.
     """
 
     eps: float
@@ -29,6 +35,7 @@ class Tolerance:
     quantity: str = "*"
     beside: str = ""
     informational: bool = False
+    ordinary: float = ORDINARY
 
     @property
     def reason(self) -> str:
@@ -222,16 +229,15 @@ DRAWN = (
     Tolerance(15, 5, SHIFT, DOUBLE + SINGLE, quantity="gradient_*b_k", beside="gradient_*W_k"),
     Tolerance(5, 1.8, SHIFT, HALF, quantity="gradient_*b_k", beside="gradient_*W_k"),
     Tolerance(50, 16, SUMMED, DOUBLE + SINGLE, quantity="gradient_*w_v"),
-    Tolerance(15, 6.6, GROWN, DOUBLE + SINGLE),
+    Tolerance(15, 6.6, GROWN, DOUBLE + SINGLE, ordinary=DRAWN_ORDINARY),
     Tolerance(5, 1.8, GROWN, HALF),
 )
 """The tolerances of well-conditioned drawn cases."""
 
-ORDINARY = 0.425
-"""The part of a tolerance that a condition may have before the tolerance grows: no plain case has more."""
-
-MULTIPLE: Mapping[str, float] = {"float64": 6.0, "float32": 6.0, "float16": 3.0, "bfloat16": 3.0}
-"""How much the tolerance grows with the condition beyond that: two to three times the largest error of right layers."""
+MULTIPLE: Mapping[str, float] = {"float64": 9.0, "float32": 9.0, "float16": 3.0, "bfloat16": 3.0}
+"""How much the tolerance grows with the condition beyond that: two to three times the largest error of right layers,
+which is 3.6 conditions.
+"""
 
 MOST: Mapping[str, float] = {"float64": 1e9, "float32": 1e6, "float16": 250.0, "bfloat16": 30.0}
 """The largest tolerance, in eps, that a condition can give; a drawn case that needs more is not judged.

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attention_core.reference import recurrent
-from attention_core.reference.arrays import align, linear
+from attention_core.reference.arrays import align, linear, sigmoid
 from parity_tests.mutants.mutant import mutant
 from parity_tests.mutants.shared import has_sizes, with_parameters
 
@@ -63,7 +62,7 @@ def reset_after_off(self: Any, prefix: str, inputs: Any, state: Any) -> Any:
     """The reset gate acts before the recurrent product."""
     W, U, b, b_hn = (self.parameters[prefix + name] for name in ("W", "U", "b", "b_hn"))
     x = [linear(inputs, W[..., gate, :, :], b[..., gate, :]) for gate in range(3)]
-    reset, update = (recurrent.sigmoid(x[gate] + linear(state, U[..., gate, :, :])) for gate in range(2))
+    reset, update = (sigmoid(x[gate] + linear(state, U[..., gate, :, :])) for gate in range(2))
     new = np.tanh(x[2] + linear(reset * state, U[..., 2, :, :]) + align(b_hn, 1, state.ndim))
     return (1.0 - update) * new + update * state
 

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from attention_core import reference
 from attention_core.draws import uniform
-from attention_core.reference.recurrent import sigmoid
+from attention_core.reference.arrays import sigmoid
 from parity_tests.tests.attention_core.layers import filled
 
 

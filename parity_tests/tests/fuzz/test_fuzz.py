@@ -86,7 +86,7 @@ def test_a_seed_and_a_number_are_one_case():
 
 PINNED = (
     'Drawn("masked_softmax", seed=25519, sizes={"batch": 2, "heads": 2, "keys": 0, "queries": 3}, '
-    'given=("valid_lens", "mask"), rows=True, wild=True, scales={"scores": 0.0009765625}, infinite=True, hidden="nan")'
+    'given=("valid_lens", "mask"), wild=True, scales={"scores": 0.0009765625}, infinite=True, hidden="nan", twice=True)'
 )
 
 
@@ -153,8 +153,8 @@ def test_every_dimension_of_the_design_is_drawn(drawn: list[Drawn]):
     assert {case.lens for case in drawn} == {"", *LENGTHS}
     assert {layout for case in drawn for layout in case.layouts.values()} == {*LAYOUTS}
     assert {case.shared for case in drawn} == {(), *(way for call in calls for way in covering.sharing(call))}
-    for name in ("twice", "forward"):
-        assert {getattr(case, name) for case in drawn} == {False, True}, name
+    for name in ("twice", "changed", "forward"):
+        assert {bool(getattr(case, name)) for case in drawn} == {False, True}, name
     wide = [draw(0, number, ["masked_softmax"]) for number in range(0, 200 * FAMILY, 4)]
     bounds = {(case.dtype, bound) for case in (*drawn, *wide) for bound in case.scales.values()}
     assert {pair for of_kind in covering.BOUNDS.values() for pair in of_kind.items()} - bounds == set()

@@ -55,7 +55,7 @@ def test_the_tolerances_of_plain_cases_do_not_grow():
     grown = {name: factor for name, factor in growth.items() if factor > 1.0}
     assert not [name for name in grown if "-plain " in name]
     # Scores of a Gaussian kernel, and of what was projected before, are sums of larger terms.
-    assert len(grown) < 0.01 * len(growth) and max(grown.values()) < 4.0, grown
+    assert len(grown) < 0.01 * len(growth) and max(grown.values()) < 6.0, grown
 
 
 def scores_to(largest: float, keys: int = 240, features: int = 128) -> dict[str, np.ndarray]:
