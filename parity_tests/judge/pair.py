@@ -81,10 +81,10 @@ class Quantity:
     @property
     def largest_allowance(self) -> float:
         """The largest accepted error of a row, in eps; 0 if all entries are zero."""
-        return float(self.allowed.max(initial=0.0)) if self.scale > 0.0 else 0.0
+        return float(self.row_allowances.max(initial=0.0)) if self.scale > 0.0 else 0.0
 
     @property
-    def allowed(self) -> np.ndarray:
+    def row_allowances(self) -> np.ndarray:
         """The accepted error of each row, in eps, as far as the condition was measured."""
         return widen(self.dtype, self.allowance, self.condition, self.tolerance.ordinary)
 
@@ -169,7 +169,7 @@ class Pair:
         quantity = self.quantity
         allowed = np.array(quantity.allowance)
         if self.is_measured:
-            allowed = quantity.allowed
+            allowed = quantity.row_allowances
         return np.broadcast_to(allowed, self.errors.shape)
 
     @functools.cached_property
