@@ -18,6 +18,7 @@ from parity_tests.cases.covering import (
     BOUNDS,
     MAGNITUDES,
     MOST_WORK,
+    SEARCHES,
     TRANSFORMERS,
     Call,
     broadcast,
@@ -213,9 +214,14 @@ def with_magnitude(call: Call, row: Drawn, floating: Sequence[str], pick: Pick) 
     if far != row and (row.forward or not is_forward(call, far)):
         return far
     usual = SCALES if row.dtype in FULL else HALF_SCALES
+    # Saturated states are equal at each step, and hypotheses of the same tokens in another order then tie in a search.
+    usual, of_parameters = (
+        tuple(scale for scale in scales if scale <= 2.0 or call.method not in SEARCHES)
+        for scales in (usual, PARAMETER_SCALES)
+    )
     scales = {name: pick((*usual, LARGE.get(name, 1.0))) for name in floating}
     if isinstance(call.entry, Layer) and call.entry.trainable:
-        scales["parameters"] = pick(PARAMETER_SCALES)
+        scales["parameters"] = pick(of_parameters)
     return replace(row, scales={name: scale for name, scale in scales.items() if scale != 1.0})
 
 
