@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -213,15 +214,12 @@ def with_magnitude(call: Call, row: Drawn, floating: Sequence[str], pick: Pick) 
     far = replace(row, pattern=pattern, scales=scales)
     if far != row and (row.forward or not is_forward(call, far)):
         return far
-    usual = SCALES if row.dtype in FULL else HALF_SCALES
     # Saturated states are equal at each step, and hypotheses of the same tokens in another order then tie in a search.
-    usual, of_parameters = (
-        tuple(scale for scale in scales if scale <= 2.0 or call.method not in SEARCHES)
-        for scales in (usual, PARAMETER_SCALES)
-    )
+    most = 2.0 if call.method in SEARCHES else math.inf
+    usual = [scale for scale in (SCALES if row.dtype in FULL else HALF_SCALES) if scale <= most]
     scales = {name: pick((*usual, LARGE.get(name, 1.0))) for name in floating}
     if isinstance(call.entry, Layer) and call.entry.trainable:
-        scales["parameters"] = pick(of_parameters)
+        scales["parameters"] = pick([scale for scale in PARAMETER_SCALES if scale <= most])
     return replace(row, scales={name: scale for name, scale in scales.items() if scale != 1.0})
 
 
