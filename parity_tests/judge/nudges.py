@@ -80,7 +80,7 @@ def _largest_in_row(array: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def nudging(turn: int, size: float) -> Iterator[None]:
-    """Nudge the arguments of every function and layer of the reference within the context.
+    """Nudge the arguments of every function and layer of the reference within the context, and results near 1.
 
     So a score, a gate or a hidden state moves by as much as its rounding, beside the inputs that it comes from.
     """

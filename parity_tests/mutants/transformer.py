@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 
-from attention_core.reference.arrays import align, promote
+from attention_core.reference.arrays import align, promote, sigmoid
 from attention_core.reference.encoders import embed
 from attention_core.reference.feed_forward import gelu, gelu_tanh
 from parity_tests.mutants.mutant import mutant
@@ -84,10 +84,6 @@ def normalized_without_gradient(self: Any, inputs: Any) -> Any:
 # ------------------------------------------------------------------------------------------------ feed-forward
 
 
-def _logistic(x: Any) -> Any:
-    return 0.5 * (1.0 + np.tanh(0.5 * x))
-
-
 def _activates(name: str, wrong: str, function: Any, sentence: str) -> None:
     """Make a mutant in which the activation of that name is another function."""
     cases = f"FeedForward-{name}"
@@ -96,7 +92,7 @@ def _activates(name: str, wrong: str, function: Any, sentence: str) -> None:
 
 _activates("gelu", "gelu_by_tanh", gelu_tanh, "gelu is its approximation by a tanh, as jax.nn.gelu is unless asked.")
 _activates("gelu_tanh", "gelu_exact", gelu, "gelu_tanh is the exact function.")
-_activates("gelu", "gelu_by_sigmoid", lambda x: x * _logistic(1.702 * x), "gelu is x σ(1.702 x), as in CLIP.")
+_activates("gelu", "gelu_by_sigmoid", lambda x: x * sigmoid(1.702 * x), "gelu is x σ(1.702 x), as in CLIP.")
 _activates("silu", "silu_as_gelu", gelu, "silu is gelu.")
 
 
