@@ -91,7 +91,7 @@ def test_bridges_by_hand():
     assert reference.Bridge(2, method="sum", cell="lstm")(outputs, cells)[1].tolist() == [[[11.0, 22.0, 33.0, 44.0]]]
 
 
-@pytest.mark.parametrize("x", [-800.0, -3.0, 0.0, 0.5, 40.0])
+@pytest.mark.parametrize("x", [-800.0, -40.0, -3.0, 0.0, 0.5, 40.0])
 def test_the_sigmoid_is_right_in_both_tails(x: float):
     expected = 1 / (1 + math.exp(-x)) if x > -700 else 0.0
-    assert abs(float(sigmoid(np.array(x))) - expected) < 1e-16
+    assert abs(float(sigmoid(np.array(x))) - expected) <= 4e-16 * min(expected, 0.25)
