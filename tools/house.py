@@ -132,8 +132,8 @@ def participles() -> Iterator[str]:
 
 
 FIGURES = (
-    Figure("Python, lines", lines, 118_500),
-    Figure("Python in the wheel, lines", lines_in_wheel, 79_000),
+    Figure("Python, lines", lines, 124_500),
+    Figure("Python in the wheel, lines", lines_in_wheel, 84_500),
     *(
         Figure(
             f"backends/{framework}/{file}.py and what it imports of its backend, lines",

@@ -12,6 +12,7 @@ import click
 
 from parity_tests.cli.behaviour import command as behaviour
 from parity_tests.cli.check import check, verify
+from parity_tests.cli.compare_models import compare_models_command
 from parity_tests.cli.compare_trainings import compare_trainings
 from parity_tests.cli.convert import convert
 from parity_tests.cli.export import export
@@ -90,7 +91,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"attention_core\.|parity_tests\.")
 
 
-JUDGING = (run, check, verify, record_one, export, compare, fuzz_backends, mutate)
+JUDGING = (run, check, compare_models_command, verify, record_one, export, compare, fuzz_backends, mutate)
 OTHERS = (behaviour, convert, translate, list_backends, list_operators, show, diff, print_operators, calibrate)
 
 translate.add_command(compare_trainings)

@@ -20,6 +20,7 @@ Status = Literal[
     "not-implemented",
     "known-divergence",
     "informational",
+    "undecided",
 ]
 """The statuses of a comparison: not-implemented is missing but not required, informational is measured only."""
 

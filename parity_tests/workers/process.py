@@ -181,7 +181,9 @@ class Worker:
     Raises: WorkerFault if its interpreter cannot be started.
     """
 
-    def __init__(self, job: Job, stopped: Stopped = lambda: False) -> None:
+    def __init__(
+        self, job: Job, stopped: Stopped = lambda: False, program: str = "parity_tests.workers.worker"
+    ) -> None:
         self.stopped = stopped
         self.printed = b""
         try:
@@ -211,7 +213,7 @@ class Worker:
         }
         try:
             self.process = subprocess.Popen(
-                [job.python, "-m", "parity_tests.workers.worker", job.backend, job.module, job.device],
+                [job.python, "-m", program, job.backend, job.module, job.device],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

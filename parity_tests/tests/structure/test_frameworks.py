@@ -30,7 +30,7 @@ def test_the_specification_names_no_framework_but_in_a_citation():
 
 def test_the_judge_asks_a_backend_what_its_framework_needs():
     """A fifth backend edits no file here. What is about libraries, and not about backends, names them."""
-    libraries = {"third_party", "behaviour"}
+    libraries = {"third_party", "behaviour", "models"}
     named = {
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
         for path in sources("parity_tests")

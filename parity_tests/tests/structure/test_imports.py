@@ -51,6 +51,9 @@ LAYERS = ROOT / "parity_tests" / "third_party" / "layers"
 FRAMEWORK_OF_LAYERS = {"torch": "torch", "keras": "tf", "flax": "jax", "mxnet": "mxnet", "onnx": "onnx"}
 """The framework of each module of other people's layers."""
 
+SIDES = ("torch", "keras", "flax", "mxnet", "onnx")
+"""The adapters of models of each framework."""
+
 BENCH = {name: ROOT / "benchmarks" / f"{name}.py" for name in (*FRAMEWORKS, *TOOLKITS.values())}
 TEXTBOOK = {name: ROOT / "benchmarks" / "textbook" / f"{name}.py" for name in FRAMEWORKS}
 
@@ -58,6 +61,7 @@ IN_WORKERS = (
     *(ATTENTION / f"{name}.py" for name in IMPORTED_BY_ATTENTION),
     *(LAYERS / f"{name}.py" for name in FRAMEWORK_OF_LAYERS),
     ROOT.joinpath(*KERAS.split(".")).with_suffix(".py"),
+    *(ROOT / "parity_tests" / "models" / f"{name}.py" for name in SIDES),
     *BENCH.values(),
     *TEXTBOOK.values(),
 )

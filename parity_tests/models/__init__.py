@@ -1,0 +1,1 @@
+"""Two models that nobody specified: whether they agree, and the first sublayer that differs."""

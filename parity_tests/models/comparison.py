@@ -1,0 +1,317 @@
+"""Compare two models: the same arrays in, and outputs, gradients, state and training out, down to rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from parity_tests.judge.compare import compare
+from parity_tests.judge.nudges import Nudge
+from parity_tests.judge.pair import Quantity
+from parity_tests.judge.tolerances import MOST
+from parity_tests.judge.verdict import Verdict
+from parity_tests.models.calls import Answer, Arrays
+from parity_tests.models.inputs import constants_of, read_inputs
+from parity_tests.models.names import read_names
+from parity_tests.models.precision import MOVES, PERSISTENT, SIZES, TOLERANCE, Spreads, changes_by, quantities
+from parity_tests.models.result import Result, Weights
+from parity_tests.models.search import find_difference, find_indeterminate
+from parity_tests.models.sides import Side, SideError, open_side
+from parity_tests.models.text import as_text
+from parity_tests.models.trial import SideFailure, Trial
+
+RATE = 1e-2
+"""The learning rate of the steps of gradient descent."""
+
+
+class Comparison(Result):
+    """The outcome for two models: printed as text, and written as a page."""
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    @property
+    def page(self) -> str:
+        """The comparison as one HTML page."""
+        from parity_tests.models.page import page  # jinja2, which it needs, is an extra
+
+        return page(self)
+
+    def html(self, path: str | Path) -> None:
+        """Write the page."""
+        Path(path).write_text(self.page, encoding="utf-8")
+
+
+def compare_models(
+    actual: Any,
+    expected: Any,
+    *,
+    inputs: Any,
+    names: Any = None,
+    weights: Weights = "stored",
+    gradients: bool = True,
+    train_steps: int = 0,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two models or functions, of one framework or of two.
+
+    In float64, where both compute in it, the two must be the same function: errors are at most what rounding does to
+    these inputs and parameters. In the dtype that each was made in, errors are those of rounding in it. If anything is
+    red, both are run again with their sublayers recorded, and the first one that differs is found.
+
+    Args:
+        actual, expected: a function, a torch.nn.Module, a Keras layer or model, an nnx.Module, (a Linen module, its
+            variables), a Gluon block, or the path of an .onnx file or of arrays kept from an earlier run (.npz); none
+            of them is changed
+        inputs: arrays by name, the path of an .npz file, or a text that declares them: "tokens: int (2, 7) < 100"
+        names (default None): the names file (TOML), or a mapping with its parts: which input, output, parameter and
+            sublayer of the actual side is which of the expected one
+        weights (default "stored"): "stored", each side with its own arrays; "copied", the expected side's arrays in
+            both; "seeded", arrays drawn anew in both
+        gradients (default True): whether gradients are compared, of inputs and parameters, for drawn cotangents
+        train_steps (default 0): how many steps of gradient descent are compared
+        seed (default 0): that of what is drawn
+    Raises:
+        SideError: a side, the inputs or the names cannot be used
+    Example:
+        comparison = compare_models(jax_model, torch_model, inputs={"tokens": tokens}, weights="copied")
+        print(comparison)
+    """
+    if weights not in get_args(Weights):
+        raise SideError(f"weights: {weights!r}, expected one of {', '.join(get_args(Weights))}")
+    sides = open_side(actual), open_side(expected)
+    given = read_inputs(getattr(sides[1], "inputs", {}) if inputs is None else inputs, seed)
+    comparison = Comparison(sides[0].label or "actual", sides[1].label or "expected", weights, seed)
+    _Comparing(*sides, given, read_names(names), comparison).run(gradients, train_steps)
+    return comparison
+
+
+def assert_models_agree(
+    actual: Any,
+    expected: Any,
+    *,
+    inputs: Any,
+    names: Any = None,
+    weights: Weights = "stored",
+    gradients: bool = True,
+    train_steps: int = 0,
+    seed: int = 0,
+) -> Comparison:
+    """Assert that two models agree, as `compare_models` compares them, and return the comparison.
+
+    Raises:
+        AssertionError: they do not, or it is undecided; the message has the first difference
+        SideError: a side, the inputs or the names cannot be used
+    Example:
+        assert_models_agree(new, old, inputs="tokens: int (2, 7) < 100", weights="copied")
+    """
+    comparison = compare_models(
+        actual,
+        expected,
+        inputs=inputs,
+        names=names,
+        weights=weights,
+        gradients=gradients,
+        train_steps=train_steps,
+        seed=seed,
+    )
+    if not comparison.agree:
+        raise AssertionError(f"\n{comparison}")
+    return comparison
+
+
+class _Comparing(Trial):
+    """One comparison of two open sides."""
+
+    # ------------------------------------------------------------------------------------ the run
+
+    def run(self, gradients: bool, train_steps: int) -> None:
+        """Compare outputs, then gradients, rounding, training mode and training; find the first difference if red."""
+        try:
+            self.compare(gradients, train_steps)
+        except SideFailure as failure:
+            self.add("*", failure.status, str(failure))
+        self.result.notes += constants_of(self.inputs)
+
+    def compare(self, gradients: bool, train_steps: int) -> None:
+        """All parts of `run`. Raises: SideFailure."""
+        self.place_weights()
+        result = self.result
+        exact = self.exact_dtype
+        result.decided_in = exact
+        before = self.plain(self.expected, exact), self.plain(self.actual, exact)
+        self.pair_outputs(*before)
+        self.check_determinism(*before, exact)
+        cotangents = self.cotangents(before[1].outputs) if gradients else {}
+        kept = list(result.verdicts)
+        self.compare_in(exact, cotangents)
+        if result.red and self.rounded_inside(exact, cotangents):
+            result.verdicts = kept
+            self.compare_in(exact, cotangents, self.expected.dtype)
+        if not result.red:
+            for dtype in dict.fromkeys((self.expected.dtype, self.actual.dtype)):
+                if dtype != exact:
+                    self.compare_rounding(dtype, exact, cotangents)
+        if (self.expected.state or self.actual.state) and gradients and not result.red:
+            self.compare_in(exact, {}, result.decided_in, training=True)
+        if train_steps and not result.red:
+            self.compare_training(train_steps, exact, cotangents)
+        if result.red and (self.expected.is_fixed or self.actual.is_fixed):
+            result.notes.append("one side is a file of outputs: the sublayers cannot be compared")
+        elif result.red:
+            find_difference(self, exact, cotangents)
+
+    @property
+    def exact_dtype(self) -> str:
+        """float64 if both compute in it, else the dtype of the side that does not."""
+        for side in (self.expected, self.actual):
+            if "float64" not in side.dtypes:
+                self.result.notes.append(f"{side.label} does not compute in float64: {side.dtype} decided")
+                return side.dtype
+        return "float64"
+
+    def check_determinism(self, expected: Answer, actual: Answer, dtype: str) -> None:
+        """Run each side again: what differs is drawn anew in each call, and cannot be compared."""
+        for side, before in ((self.expected, expected), (self.actual, actual)):
+            after = quantities(self.plain(side, dtype))
+            first = next((name for name, array in quantities(before).items() if not _same(array, after[name])), None)
+            if first is not None:
+                place = find_indeterminate(self, side, dtype)
+                self.add(
+                    first, "fail", f"{side.label} answers the same inputs differently: {place} is not deterministic"
+                )
+
+    # ------------------------------------------------------------------------------------ verdicts
+
+    def compare_in(self, dtype: str, cotangents: Arrays, judged: str = "", training: bool = False) -> None:
+        """Compare both sides computed in one dtype; judged is another one that errors are measured in."""
+        case = "training" if training else "evaluation"
+        runs = [
+            partial(side.run, dtype=dtype, training=training, **self.with_gradients(side, cotangents))
+            for side in (self.expected, self.actual)
+        ]
+        expected, actual = self.guard(runs[0], self.inputs), self.guard(runs[1], self.actual_inputs)
+        spreads = Spreads(self.expected, self.inputs, dtype, runs[0])
+        given = self.in_names_of_expected(actual, expected)
+        self.result.verdicts += self.judge(given, expected, judged or dtype, spreads, case)
+
+    def judge(self, given: Arrays, expected: Answer, dtype: str, spreads: Spreads, case: str) -> Iterator[Verdict]:
+        """Yield a verdict on each quantity that both sides have; the largest gradient scales the errors of others."""
+        largest: dict[str, np.ndarray] = {}
+        for name, array in expected.gradients.items():
+            kind = name.partition(".")[0]
+            largest[kind] = np.maximum(largest.get(kind, np.zeros(())), np.abs(array).max(initial=0.0))
+        for name, array in quantities(expected).items():
+            if name in given:
+                beside = largest.get(name.split(".")[1]) if name.startswith("gradient.") else None
+                yield self.verdict(name, given[name], array, dtype, spreads, case, beside)
+
+    def verdict(
+        self,
+        name: str,
+        actual: np.ndarray,
+        expected: np.ndarray,
+        dtype: str,
+        spreads: Spreads,
+        case: str,
+        beside: np.ndarray | None = None,
+    ) -> Verdict:
+        reference = expected.astype(np.float64) if expected.dtype.kind in "fV" else expected
+        stored = (dtype, actual.dtype.name) if expected.dtype.kind in "fV" else (expected.dtype.name, actual.dtype.name)
+        if expected.dtype.kind in "iub" and actual.dtype.kind in "iub":
+            actual = actual.astype(expected.dtype)
+        quantity = Quantity(name, dtype, reference, TOLERANCE, None, beside, stored, partial(spreads.of, name))
+        verdict = compare(self.blank(dtype, case), quantity, actual, expected)
+        if verdict.check == "exact" and spreads.flips(name, dtype):
+            return replace(verdict, status="undecided", reason=f"rounding alone changes it: {verdict.reason}")
+        moves = float(quantity.condition.max(initial=0.0)) if verdict.check in ("value", "zero") else 0.0
+        if moves > MOST[dtype]:
+            words = f"chaotic: a nudge of one eps moves it by {moves:.3g} eps; {verdict.reason}"
+            return replace(verdict, status="undecided", condition=moves, reason=words)
+        return verdict
+
+    def compare_rounding(self, dtype: str, exact: str, cotangents: Arrays) -> None:
+        """Compare each side, in the dtype that it was made in, with what the expected one gives in float64."""
+        keywords = self.with_gradients(self.expected, cotangents)
+        reference = self.plain(self.expected, exact, **keywords)
+        spreads = Spreads(self.expected, self.inputs, exact, lambda given: self.expected.run(given, exact, **keywords))
+        case = f"evaluation in {dtype}"
+        for side in (self.actual, self.expected):
+            if dtype not in side.dtypes or side.dtype != dtype:
+                continue
+            answer = self.plain(side, dtype, **self.with_gradients(side, cotangents))
+            given = quantities(answer) if side is self.expected else self.in_names_of_expected(answer, reference)
+            judged = self.judge(given, reference, dtype, spreads, case)
+            self.result.verdicts += [replace(one, backend=side.label) for one in judged]
+
+    def compare_training(self, steps: int, dtype: str, cotangents: Arrays) -> None:
+        """Take steps of gradient descent on both sides, and compare losses and parameters."""
+        if not cotangents:
+            self.result.notes.append("no training was compared: no output has a gradient")
+            return
+        run = partial(self.train, self.expected, steps, dtype, cotangents)
+        expected, actual = run(self.inputs), self.train(self.actual, steps, dtype, cotangents, self.actual_inputs)
+        spreads = Spreads(self.expected, self.inputs, dtype, run)
+        given = {f"output.{name}": array for name, array in actual.outputs.items() if name.startswith("loss")}
+        for pair in self.result.pairing.pairs:
+            if pair.expected in expected.outputs:
+                joined = pair.join(actual.outputs, expected.outputs[pair.expected].shape)
+                given |= {} if joined is None else {f"output.{pair.expected}": joined}
+        for name, array in quantities(expected).items():
+            if name in given:
+                verdict = self.verdict(
+                    name, given[name], array, self.result.decided_in, spreads, f"{steps} steps of training"
+                )
+                self.result.verdicts.append(replace(verdict, quantity=name.replace("output.", "trained.")))
+
+    def train(self, side: Side, steps: int, dtype: str, cotangents: Arrays, inputs: Mapping[str, np.ndarray]) -> Answer:
+        """Losses and final parameters of a few steps of gradient descent on the products with the cotangents."""
+        before = side.arrays
+        factors = self.with_gradients(side, cotangents)
+        losses: Arrays = {}
+        try:
+            for step in range(steps):
+                answer = side.run(inputs, dtype, training=True, **factors)
+                sums = (np.sum(factors["cotangents"][name] * answer.outputs[name]) for name in factors["cotangents"])
+                losses[f"loss.{step + 1}"] = np.asarray(sum(sums))
+                moved = {name: answer.gradients.get(f"parameter.{name}", 0.0) for name in side.parameters}
+                side.arrays = {
+                    **side.arrays,
+                    **{name: side.arrays[name] - RATE * gradient for name, gradient in moved.items()},
+                    **answer.state,
+                }
+            return Answer({**losses, **{name: side.arrays[name] for name in (*side.parameters, *side.state)}})
+        finally:
+            side.arrays = before
+
+    # ------------------------------------------------------------------------------------ inside
+
+    def rounded_inside(self, dtype: str, cotangents: Arrays) -> bool:
+        """Whether what is red in float64 is rounding to the sides' own dtype inside; a note says where.
+
+        Inputs and parameters are nudged alike on both sides: then rounding is drawn anew, and a difference stays.
+        """
+        if dtype != "float64" or self.expected.dtype == "float64" or self.expected.is_fixed or self.actual.is_fixed:
+            return False
+        red = {verdict.quantity for verdict in self.result.red}
+        before = self.distances(dtype, cotangents)
+        moved = dict.fromkeys(red & {*before}, 0.0)
+        for turn in range(MOVES):
+            with self.nudged_alike(Nudge(turn, SIZES[dtype])) as inputs:
+                after = self.distances(dtype, cotangents, inputs)
+            moved = {name: max(most, changes_by(before[name], after[name])) for name, most in moved.items()}
+        if not moved or min(moved.values()) < PERSISTENT:
+            return False
+        find_difference(self, dtype, cotangents)
+        self.result.first_difference, self.result.looks_like, self.result.errors = None, [], {}
+        self.result.decided_in = self.expected.dtype
+        return True
+
+
+def _same(one: np.ndarray, other: np.ndarray | None) -> bool:
+    return other is not None and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
