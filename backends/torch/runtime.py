@@ -94,12 +94,10 @@ def vjp(
     if not sources or not targets:
         computed = [torch.zeros_like(source) for source in sources]
     else:
-        # The gradient of a sum: with cotangents of its own, autograd imports the compiler of symbolic shapes first. They
-        # are cast to where autocast leaves an output wide.
-        products = (outputs[index] * cotangents[index].to(outputs[index].dtype) for index in targets)
-        computed = torch.autograd.grad(
-            torch.stack([product.sum() for product in products]).sum(), sources, allow_unused=True, materialize_grads=True
-        )
+        # The gradient of a sum: with cotangents of its own, autograd first imports the compiler of symbolic shapes.
+        cast = {index: cotangents[index].to(outputs[index].dtype) for index in targets}  # autocast leaves some wide
+        total = torch.stack([(outputs[index] * cast[index]).sum() for index in targets]).sum()
+        computed = torch.autograd.grad(total, sources, allow_unused=True, materialize_grads=True)
     gradients = dict(zip(differentiable, computed, strict=False))
     of_parameter = dict(zip(parameters, computed[len(gradients) :], strict=True))
     canonical = {} if layer is None else get_parameters(layer, read=of_parameter.__getitem__)
