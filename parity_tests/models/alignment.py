@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from parity_tests.models.calls import Call, Seen, distance, moments_of
+from parity_tests.models.difference import Difference, Given
 from parity_tests.models.names import Names
 from parity_tests.models.parameters import words_of
 
@@ -44,56 +45,6 @@ class Match(NamedTuple):
     seen: Seen
     call: Call | None
     order: Order
-
-
-class Given(NamedTuple):
-    """An array that agrees: what it is, as the expected side has it, and as the actual side does."""
-
-    name: str
-    expected: Seen
-    actual: Seen
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Where two models begin to differ.
-
-    expected and actual are the calls: of whose outputs the first differs (kind "output"); whose input the code of
-    `parent` makes of the output of `before` (kind "input"); or in whose backward pass it lies (kind "gradient"). array
-    is the pair of arrays there, and given are arrays that agree and that they are computed from.
-    """
-
-    kind: Literal["output", "input", "gradient"]
-    expected: Call
-    actual: Call
-    expected_array: Seen
-    actual_array: Seen
-    given: tuple[Given, ...] = ()
-    before: Call | None = None
-    parent: Call | None = None
-
-    @property
-    def sentence(self) -> str:
-        """Where it is, in one sentence."""
-        same = (self.actual.name, self.actual.kind) == (self.expected.name, self.expected.kind)
-        other = "" if same else f", {self.expected.name} ({self.expected.kind}) on the expected side"
-        name = f"{self.actual.name} ({self.actual.kind}{other})"
-        which = "" if self.expected_array.name == "output" else f" {self.expected_array.name}"
-        if self.kind == "output":
-            return f"{name}: its inputs agree, its output{which} does not"
-        if self.kind == "gradient" and self.parent is not None:
-            return (
-                f"{name}: all outputs agree; the gradient that reaches its output does not, in the backward pass of "
-                f"the code of {self.parent.name} itself"
-            )
-        if self.kind == "gradient":
-            return f"{name}: all outputs agree, and the gradient of its own; the gradient that it passes on does not"
-        before = "the inputs" if self.before is None else f"the output of {self.before.name}"
-        around = "the model" if self.parent is None else self.parent.name
-        return (
-            f"between {before} and the input {self.expected_array.name} of {self.actual.name}, in the code of {around} "
-            f"itself"
-        )
 
 
 class Alignment:
@@ -129,7 +80,7 @@ class Alignment:
             for count in PARTS:
                 some = [part for part in parts[_start(count) : _start(count) + count] if part is not None]
                 if len(some) == count:
-                    self.matches[id(seen)] = replace_order(some[0])
+                    self.matches[id(seen)] = some[0]._replace(order="rearranged")
         return self.matches[id(seen)]
 
     @functools.cached_property
@@ -273,11 +224,10 @@ class Alignment:
         sizes = sorted(seen.size for seen in call.outputs if seen.is_floating)
         best: tuple[float, Call] | None = None
         place = self.expected.index(call) / max(1, len(self.expected))
-        inputs = {id(match.seen) for seen in call.inputs if (match := self.match(seen)) is not None}
         for index, one in enumerate(self.actual):
             if id(one) in taken or sorted(seen.size for seen in one.outputs if seen.is_floating) != sizes:
                 continue
-            same = self._reads(one, call, inputs)
+            same = self._reads(one, call)
             name = difflib.SequenceMatcher(None, words_of(one.path), words_of(call.path), autojunk=False).ratio()
             distant = abs(index / max(1, len(self.actual)) - place)
             alike = len(one.parameters) == len(call.parameters)
@@ -287,7 +237,7 @@ class Alignment:
                 best = score, one
         return None if best is None or best[0] < 0.0 else best[1]
 
-    def _reads(self, one: Call, call: Call, known: set[int]) -> bool:
+    def _reads(self, one: Call, call: Call) -> bool:
         """Whether a call reads what the expected one reads."""
         floating = [seen for seen in call.inputs if seen.is_floating]
         return bool(floating) and all(
@@ -397,11 +347,6 @@ class _Part(Seen):
     def array(self) -> np.ndarray:
         """The part."""
         return super().array[..., self.start : self.start + self.shape[-1]]
-
-
-def replace_order(match: Match) -> Match:
-    """A match of parts: the array is there, in another arrangement."""
-    return match._replace(order="rearranged")
 
 
 def _alike(seen: Seen, others: Sequence[Seen]) -> Seen:

@@ -24,6 +24,7 @@ from parity_tests.models.search import find_difference, find_indeterminate
 from parity_tests.models.sides import Side, SideError, open_side
 from parity_tests.models.text import as_text
 from parity_tests.models.trial import SideFailure, Trial
+from parity_tests.workers.package import same
 
 RATE = 1e-2
 """The learning rate of the steps of gradient descent."""
@@ -136,7 +137,7 @@ class _Comparing(Trial):
             self.compare(gradients, train_steps)
         except SideFailure as failure:
             self.add("*", failure.status, str(failure))
-        self.result.notes += constants_of(self.inputs)
+        self.result.notes = list(dict.fromkeys((*self.result.notes, *constants_of(self.inputs))))
 
     def compare(self, gradients: bool, train_steps: int) -> None:
         """All parts of `run`. Raises: SideFailure."""
@@ -144,21 +145,23 @@ class _Comparing(Trial):
         result = self.result
         exact = self.exact_dtype
         result.decided_in = exact
-        before = self.plain(self.expected, exact), self.plain(self.actual, exact)
+        before = self.run_side(self.expected, dtype=exact), self.run_side(self.actual, dtype=exact)
         self.pair_outputs(*before)
         self.check_determinism(*before, exact)
         cotangents = self.cotangents(before[1].outputs) if gradients else {}
         kept = list(result.verdicts)
-        self.compare_in(exact, cotangents)
+        spreads = self.compare_in(exact, cotangents)
         if result.red and self.rounded_inside(exact, cotangents):
             result.verdicts = kept
-            self.compare_in(exact, cotangents, self.expected.dtype)
+            spreads = self.compare_in(exact, cotangents, self.expected.dtype)
         if not result.red:
             for dtype in dict.fromkeys((self.expected.dtype, self.actual.dtype)):
                 if dtype != exact:
-                    self.compare_rounding(dtype, exact, cotangents)
-        if (self.expected.state or self.actual.state) and gradients and not result.red:
+                    self.compare_rounding(dtype, cotangents, spreads)
+        if self.expected.state and self.actual.state and not result.red:
             self.compare_in(exact, {}, result.decided_in, training=True)
+        elif self.expected.state or self.actual.state:
+            result.notes.append("one side alone has state: training mode was not compared")
         if train_steps and not result.red:
             self.compare_training(train_steps, exact, cotangents)
         if result.red and (self.expected.is_fixed or self.actual.is_fixed):
@@ -178,8 +181,9 @@ class _Comparing(Trial):
     def check_determinism(self, expected: Answer, actual: Answer, dtype: str) -> None:
         """Run each side again: what differs is drawn anew in each call, and cannot be compared."""
         for side, before in ((self.expected, expected), (self.actual, actual)):
-            after = quantities(self.plain(side, dtype))
-            first = next((name for name, array in quantities(before).items() if not _same(array, after[name])), None)
+            after = quantities(self.run_side(side, dtype=dtype))
+            known = quantities(before)
+            first = next((name for name in known if name not in after or not same(known[name], after[name])), None)
             if first is not None:
                 place = find_indeterminate(self, side, dtype)
                 self.add(
@@ -188,20 +192,28 @@ class _Comparing(Trial):
 
     # ------------------------------------------------------------------------------------ verdicts
 
-    def compare_in(self, dtype: str, cotangents: Arrays, judged: str = "", training: bool = False) -> None:
-        """Compare both sides computed in one dtype; judged is another one that errors are measured in."""
-        case = "training" if training else "evaluation"
-        runs = [
-            partial(side.run, dtype=dtype, training=training, **self.with_gradients(side, cotangents))
-            for side in (self.expected, self.actual)
-        ]
-        expected, actual = self.guard(runs[0], self.inputs), self.guard(runs[1], self.actual_inputs)
-        spreads = Spreads(self.expected, self.inputs, dtype, runs[0])
-        given = self.in_names_of_expected(actual, expected)
-        self.result.verdicts += self.judge(given, expected, judged or dtype, spreads, case)
+    def compare_in(self, dtype: str, cotangents: Arrays, judged: str = "", training: bool = False) -> Spreads:
+        """Compare both sides computed in one dtype; judged is another one that errors are measured in.
 
-    def judge(self, given: Arrays, expected: Answer, dtype: str, spreads: Spreads, case: str) -> Iterator[Verdict]:
-        """Yield a verdict on each quantity that both sides have; the largest gradient scales the errors of others."""
+        Returns the spreads of the expected side, with its answer.
+        """
+        expected, actual = (
+            partial(self.run_side, side, dtype=dtype, training=training, **self.with_gradients(side, cotangents))
+            for side in (self.expected, self.actual)
+        )
+        spreads = Spreads(self.expected, self.inputs, dtype, expected)
+        answer = actual()
+        for label, one in ((self.result.expected, spreads.answer), (self.result.actual, answer)):
+            if cotangents and not one.gradients:
+                self.result.notes.append(f"gradients were not compared: {label} has none")
+        given = self.in_names_of_expected(answer, spreads.answer)
+        case = "training" if training else "evaluation"
+        self.result.verdicts += self.judge(given, spreads, judged or dtype, case, self.result.actual)
+        return spreads
+
+    def judge(self, given: Arrays, spreads: Spreads, dtype: str, case: str, label: str) -> Iterator[Verdict]:
+        """Yield a verdict on each quantity of the expected side; the largest gradient scales the errors of others."""
+        expected = spreads.answer
         largest: dict[str, np.ndarray] = {}
         for name, array in expected.gradients.items():
             kind = name.partition(".")[0]
@@ -209,7 +221,11 @@ class _Comparing(Trial):
         for name, array in quantities(expected).items():
             if name in given:
                 beside = largest.get(name.split(".")[1]) if name.startswith("gradient.") else None
-                yield self.verdict(name, given[name], array, dtype, spreads, case, beside)
+                verdict = self.verdict(name, given[name], array, dtype, spreads, case, beside)
+                yield replace(verdict, backend=label)
+            elif name.removeprefix("output.") in self.outputs.values():
+                reason = f"{label} returned it before, and does not here"
+                yield replace(self.blank(dtype, case), backend=label, quantity=name, reason=reason)
 
     def verdict(
         self,
@@ -235,19 +251,14 @@ class _Comparing(Trial):
             return replace(verdict, status="undecided", condition=moves, reason=words)
         return verdict
 
-    def compare_rounding(self, dtype: str, exact: str, cotangents: Arrays) -> None:
-        """Compare each side, in the dtype that it was made in, with what the expected one gives in float64."""
-        keywords = self.with_gradients(self.expected, cotangents)
-        reference = self.plain(self.expected, exact, **keywords)
-        spreads = Spreads(self.expected, self.inputs, exact, lambda given: self.expected.run(given, exact, **keywords))
-        case = f"evaluation in {dtype}"
+    def compare_rounding(self, dtype: str, cotangents: Arrays, spreads: Spreads) -> None:
+        """Compare each side that was made in a dtype with what the expected one gives in float64."""
         for side in (self.actual, self.expected):
-            if dtype not in side.dtypes or side.dtype != dtype:
-                continue
-            answer = self.plain(side, dtype, **self.with_gradients(side, cotangents))
-            given = quantities(answer) if side is self.expected else self.in_names_of_expected(answer, reference)
-            judged = self.judge(given, reference, dtype, spreads, case)
-            self.result.verdicts += [replace(one, backend=side.label) for one in judged]
+            if side.dtype == dtype:
+                answer = self.run_side(side, dtype=dtype, **self.with_gradients(side, cotangents))
+                is_same = side is self.expected
+                given = quantities(answer) if is_same else self.in_names_of_expected(answer, spreads.answer)
+                self.result.verdicts += self.judge(given, spreads, dtype, f"evaluation in {dtype}", side.label)
 
     def compare_training(self, steps: int, dtype: str, cotangents: Arrays) -> None:
         """Take steps of gradient descent on both sides, and compare losses and parameters."""
@@ -255,8 +266,9 @@ class _Comparing(Trial):
             self.result.notes.append("no training was compared: no output has a gradient")
             return
         run = partial(self.train, self.expected, steps, dtype, cotangents)
-        expected, actual = run(self.inputs), self.train(self.actual, steps, dtype, cotangents, self.actual_inputs)
+        actual = self.train(self.actual, steps, dtype, cotangents, self.actual_inputs)
         spreads = Spreads(self.expected, self.inputs, dtype, run)
+        expected = spreads.answer
         given = {f"output.{name}": array for name, array in actual.outputs.items() if name.startswith("loss")}
         for pair in self.result.pairing.pairs:
             if pair.expected in expected.outputs:
@@ -276,7 +288,7 @@ class _Comparing(Trial):
         losses: Arrays = {}
         try:
             for step in range(steps):
-                answer = side.run(inputs, dtype, training=True, **factors)
+                answer = self.run_side(side, inputs, dtype=dtype, training=True, **factors)
                 sums = (np.sum(factors["cotangents"][name] * answer.outputs[name]) for name in factors["cotangents"])
                 losses[f"loss.{step + 1}"] = np.asarray(sum(sums))
                 moved = {name: answer.gradients.get(f"parameter.{name}", 0.0) for name in side.parameters}
@@ -311,7 +323,3 @@ class _Comparing(Trial):
         self.result.first_difference, self.result.looks_like, self.result.errors = None, [], {}
         self.result.decided_in = self.expected.dtype
         return True
-
-
-def _same(one: np.ndarray, other: np.ndarray | None) -> bool:
-    return other is not None and np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")

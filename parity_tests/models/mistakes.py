@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from parity_tests.models.alignment import Difference
+from parity_tests.models.difference import Difference
+from parity_tests.models.formulas import (
+    ACTIVATIONS,
+    MOST_HEADS,
+    Array,
+    attentions,
+    recurrent_outputs,
+    rotations,
+    sinusoids,
+)
+from parity_tests.models.manners import CLOSE, factor_between, gradient_manners, is_close, manners, name_factor
 from parity_tests.models.parameters import Pairing
 from parity_tests.models.sides import Side
-
-CLOSE = 1e-6
-"""By which part of the largest entry an explanation may miss: it explains an error that is far larger."""
 
 MOST_ENTRIES = 200_000
 """The number of values of the first rows that explanations are tried on."""
 
 ROUNDING = 1e-14
 """The rounding of a variance, beside its size."""
-
-BASES = (1e4, 5e5, 1e6, 1e5)
-
-Array = np.ndarray
 
 
 def explain(difference: Difference, actual: Side, expected: Side, pairing: Pairing) -> list[str]:
@@ -36,11 +38,11 @@ def explain(difference: Difference, actual: Side, expected: Side, pairing: Pairi
         return [*found, f"the shape is {one.shape}, expected {other.shape}"]
     one = one.reshape(other.shape)
     if difference.kind == "gradient":
-        return [*found, *_gradients(one, other)] or list(_manners(one, other))
+        return [*found, *gradient_manners(one, other)] or list(manners(one, other))
     known = _Known(difference, expected)
     with np.errstate(all="ignore"):
         named = list(dict.fromkeys(name for guess in GUESSES for name in guess(one, other, known)))
-    return [*found, *(named or _manners(one, other))]
+    return [*found, *(named or manners(one, other))]
 
 
 class _Known:
@@ -69,17 +71,6 @@ class _Known:
         self.is_gap = difference.kind == "input"
 
 
-def is_close(one: Array, other: Array) -> bool:
-    """Whether two arrays are the same for an explanation."""
-    if one.shape != other.shape:
-        return False
-    finite = np.isfinite(other)
-    if not np.array_equal(finite, np.isfinite(one)):
-        return False
-    size = float(np.abs(other[finite]).max(initial=0.0))
-    return float(np.abs(one[finite] - other[finite]).max(initial=0.0)) <= CLOSE * size if size else not one.any()
-
-
 # ------------------------------------------------------------------------------------------------ settings, parameters
 
 
@@ -103,7 +94,7 @@ def _parameters(difference: Difference, actual: Side, expected: Side, pairing: P
         if joined is None or array.dtype.kind != "f" or is_close(joined, array):
             continue
         transposed = array.ndim == 2 and array.shape[0] == array.shape[1] and is_close(joined.T, array)
-        manner = "transposed" if transposed else next(_manners(joined, array), "another array")
+        manner = "transposed" if transposed else next(manners(joined, array), "another array")
         yield f"{' + '.join(pair.actual)} is {manner}, compared with {pair.expected}"
     for name in pairing.only_expected:
         if name in difference.expected.parameters:
@@ -114,39 +105,6 @@ def _parameters(difference: Difference, actual: Side, expected: Side, pairing: P
 
 
 # ------------------------------------------------------------------------------------------------ guesses by formula
-
-
-ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
-    "no activation": lambda x: x,
-    "ReLU": lambda x: np.maximum(x, 0.0),
-    "GELU": lambda x: 0.5 * x * (1.0 + _erf(x / 2**0.5)),
-    "tanh-approximated GELU": lambda x: 0.5 * x * (1.0 + np.tanh((2.0 / np.pi) ** 0.5 * (x + 0.044715 * x**3))),
-    "sigmoid-approximated GELU": lambda x: x * _sigmoid(1.702 * x),
-    "SiLU": lambda x: x * _sigmoid(x),
-    "tanh": np.tanh,
-    "sigmoid": lambda x: _sigmoid(x),
-    "squared ReLU": lambda x: np.maximum(x, 0.0) ** 2,
-    "ELU": lambda x: np.where(x > 0.0, x, np.expm1(np.minimum(x, 0.0))),
-    "leaky ReLU (0.01)": lambda x: np.where(x > 0.0, x, 0.01 * x),
-    "leaky ReLU (0.2)": lambda x: np.where(x > 0.0, x, 0.2 * x),
-    "softplus": lambda x: np.logaddexp(x, 0.0),
-    "softmax": lambda x: _softmax(x),
-}
-
-
-def _sigmoid(x: Array) -> Array:
-    return np.exp(-np.logaddexp(0.0, -x))
-
-
-def _erf(x: Array) -> Array:
-    from attention_core.reference.feed_forward import erf
-
-    return np.asarray(erf(x)).real
-
-
-def _softmax(x: Array) -> Array:
-    weights = np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
-    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def _activation(one: Array, other: Array, known: _Known) -> Iterator[str]:
@@ -287,7 +245,7 @@ def _positions(one: Array, other: Array, known: _Known) -> Iterator[str]:
     steps, width = other.shape[-2:]
     if width % 2 or not steps:
         return
-    tables = {"none": np.zeros((steps, width)), **dict(_sinusoids(steps, width))}
+    tables = {"none": np.zeros((steps, width)), **dict(sinusoids(steps, width))}
     apart = (one - other).reshape(-1, steps, width)
     if is_close(apart, np.broadcast_to(apart[:1], apart.shape)):  # whatever they are added to
         for name, table in tables.items():
@@ -295,47 +253,14 @@ def _positions(one: Array, other: Array, known: _Known) -> Iterator[str]:
             if expected is not None and name != expected:
                 yield f"sinusoids: {name}, expected {expected}"
                 return
-    for x in known.inputs:
-        if x.size == other.size and x.size <= MOST_ENTRIES:
-            yield from _rotations(one, other, x)
+    for x, axis in itertools.product(known.inputs, range(other.ndim - 1)):
+        if x.shape == other.shape:
+            last = (np.moveaxis(array, axis, -2) for array in (one, other, x))
+            yield from _two(next(last), next(last), dict(rotations(next(last))), "rotary positions: {}, expected {}")
     if other.shape[-1] * 2 >= 4:
         bases = [_base_of(array) for array in (one, other)]
         if None not in bases and abs(bases[0] - bases[1]) > 1e-3 * bases[1]:  # type: ignore[operator]
             yield f"positions: base {bases[0]:.6g}, expected {bases[1]:.6g}"
-
-
-def _sinusoids(steps: int, width: int) -> Iterator[tuple[str, Array]]:
-    for base, first in itertools.product(BASES, (0, 1)):
-        rates = base ** (-np.arange(0, width, 2) / width)
-        short = base ** (-np.arange(width // 2) / max(width // 2 - 1, 1))
-        for title, rate in (("", rates), (", rates to the last", short)):
-            angles = np.arange(first, first + steps)[:, None] * rate
-            names = f"base {base:g}{title}", f" from position {first}"
-            yield (
-                f"{names[0]}, interleaved{names[1]}",
-                np.stack([np.sin(angles), np.cos(angles)], -1).reshape(steps, -1),
-            )
-            yield f"{names[0]}, sines first{names[1]}", np.concatenate([np.sin(angles), np.cos(angles)], -1)
-            yield f"{names[0]}, cosines first{names[1]}", np.concatenate([np.cos(angles), np.sin(angles)], -1)
-
-
-def _rotations(one: Array, other: Array, x: Array) -> Iterator[str]:
-    if x.shape != other.shape:
-        return
-    for axis in range(other.ndim - 1):
-        steps, width = other.shape[axis], other.shape[-1]
-        candidates = {}
-        for base, first, halves in itertools.product(BASES, (0, 1), (False, True)):
-            angles = np.arange(first, first + steps)[:, None] * base ** (-np.arange(0, width, 2) / width)
-            shape = [1] * other.ndim
-            shape[axis], shape[-1] = steps, width // 2
-            cos, sin = np.cos(angles).reshape(shape), np.sin(angles).reshape(shape)
-            a, b = (x[..., : width // 2], x[..., width // 2 :]) if halves else (x[..., ::2], x[..., 1::2])
-            turned = [a * cos - b * sin, b * cos + a * sin]
-            joined = np.concatenate(turned, -1) if halves else np.stack(turned, -1).reshape(x.shape)
-            layout = "halves" if halves else "interleaved"
-            candidates[f"base {base:g}, {layout}, from position {first}"] = joined
-        yield from _two(one, other, candidates, "rotary positions: {}, expected {}")
 
 
 def _base_of(array: Array) -> float | None:
@@ -356,35 +281,6 @@ def _factor(one: Array, other: Array, known: _Known) -> Iterator[str]:
         yield f"it is {name_factor(factor, other.shape)} times what is expected"
 
 
-def factor_between(one: Array, other: Array) -> float | None:
-    """The constant factor between two arrays; None if there is none, or it is 1."""
-    squares = float((other * other).sum())
-    if not squares or not math.isfinite(squares):
-        return None
-    factor = float((one * other).sum()) / squares
-    return factor if factor and abs(factor - 1.0) > CLOSE and is_close(one, factor * other) else None
-
-
-def name_factor(factor: float, shape: Sequence[int]) -> str:
-    """A factor, with its meaning if it is a root of a size."""
-    near = sorted({size for size in shape if size > 1})
-    others = [2**power for power in range(1, 13)]
-    whole = abs(factor - round(factor)) < CLOSE
-    for sizes, power, name in (
-        (near, 0.5, "√{}"),
-        (near, -0.5, "1/√{}"),
-        (near, 1.0, "{}"),
-        (near, -1.0, "1/{}"),
-        (others, -1.0, "1/{}"),
-        ([] if whole else others, 0.5, "√{}"),
-        (others, -0.5, "1/√{}"),
-    ):
-        for size in sizes:
-            if abs(factor / size**power - 1.0) < CLOSE:
-                return f"{factor:.6g}" if name == "{}" else f"{factor:.6g} ({name.format(size)})"
-    return f"{factor:.6g}"
-
-
 def _attention(one: Array, other: Array, known: _Known) -> Iterator[str]:
     """Attention of the last three arrays that agree: scale, masks, their fill, and the order of heads."""
     projected = zip(known.names, known.inputs, strict=True)
@@ -397,51 +293,14 @@ def _attention(one: Array, other: Array, known: _Known) -> Iterator[str]:
         fits = queries.shape[:2] == other.shape[:2] and keys.shape == values.shape
         if not fits or queries.shape[-1] != keys.shape[-1] or keys.shape[-1] != other.shape[-1]:
             continue
-        for heads in (heads for heads in range(1, 33) if keys.shape[-1] % heads == 0):
-            candidates = dict(_attentions(queries, keys, values, heads, known.others))
+        for heads in (heads for heads in range(1, MOST_HEADS + 1) if keys.shape[-1] % heads == 0):
+            candidates = attentions(queries, keys, values, heads, known.others)
             named = list(_two(one, other, candidates, "attention: {}, expected {}"))
             if named:
                 yield from named
                 return
             if any(is_close(array, other) for array in candidates.values()):
                 return
-
-
-def _attentions(
-    queries: Array, keys: Array, values: Array, heads: int, others: Sequence[Array]
-) -> Iterator[tuple[str, Array]]:
-    def split(x: Array) -> Array:
-        return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
-
-    q, k, v = map(split, (queries, keys, values))
-    scores = q @ k.swapaxes(-1, -2)
-    steps, length = scores.shape[-2:]
-    behind = np.arange(length) - np.arange(steps)[:, None]
-    masks: dict[str, Array] = {"no mask": np.ones((1, 1, steps, length), bool)}
-    masks |= {
-        "causal": behind <= 0,
-        "causal, without the key itself": behind < 0,
-        "causal, one key further": behind <= 1,
-    }
-    for other in others:
-        for title, padding in _paddings(other, len(queries), length):
-            masks |= {title: padding, f"causal, and {title}": padding & (behind <= 0)}
-    scales = {f"1/√{n}": n**-0.5 for n in (q.shape[-1], keys.shape[-1], heads)} | {"1": 1.0}
-    for (mask_name, mask), (scale_name, scale) in itertools.product(masks.items(), scales.items()):
-        for fill_name, fill in (("", -np.inf), (", filled with -1e4", -1e4), (", filled with -1e9", -1e9)):
-            filled = np.where(mask, scale * scores, fill)
-            weights = np.nan_to_num(_softmax(np.where(np.isneginf(filled).all(-1, keepdims=True), -np.inf, filled)))
-            yield f"scale {scale_name}, {mask_name}{fill_name}", (weights @ v).swapaxes(1, 2).reshape(queries.shape)
-
-
-def _paddings(array: Array, batch: int, length: int) -> Iterator[tuple[str, Array]]:
-    """Masks of keys that an input could mean: of a mask itself, inverted, and of lengths."""
-    if array.shape == (batch, length):
-        mask = (array != 0)[:, None, None, :]
-        yield "the mask", mask
-        yield "the inverted mask", ~mask
-    elif array.shape == (batch,) and array.dtype.kind in "iu":
-        yield "the lengths", (np.arange(length) < array[:, None])[:, None, None, :]
 
 
 def _order(one: Array, other: Array, known: _Known) -> Iterator[str]:
@@ -479,50 +338,18 @@ def _permutation(one: Array, other: Array) -> list[int] | None:
 
 
 def _gates(one: Array, other: Array, known: _Known) -> Iterator[str]:
-    """The order of the gates of an LSTM or GRU: each is tried against the expected output."""
-    sizes = [array.shape for array in known.parameters.values() if array.ndim == 2]
+    """The order of the gates of an LSTM or GRU, whose outputs are computed with each."""
     hidden = other.shape[-1] if other.ndim else 0
-    for count, title in ((4, "LSTM"), (3, "GRU")):
-        stacked = [shape for shape in sizes if count * hidden in shape]
-        if len(stacked) >= 2 and not known.is_gap:
-            for order in itertools.permutations(range(count)):
-                blocks = _blocks(one, other, known, count, order)
-                if order != tuple(range(count)) and blocks is not None and is_close(blocks, one):
-                    yield f"the gates of the {title} are in another order: {', '.join(map(str, order))}"
-                    return
-
-
-def _blocks(one: Array, other: Array, known: _Known, count: int, order: Sequence[int]) -> Array | None:
-    """The outputs of a recurrent layer with its gates in that order, of its first sequence input."""
-    hidden = other.shape[-1]
     inputs = [x for x in known.inputs if x.ndim == 3 and x.shape[:2] == other.shape[:2]]
-    matrices: list[Array] = []
-    vectors: list[Array] = []
-    for array in known.parameters.values():
-        if array.ndim == 2 and count * hidden in array.shape:
-            stacked = array if array.shape[0] == count * hidden else array.T
-            matrices.append(stacked.reshape(count, hidden, -1)[list(order)])
-        elif array.shape == (count * hidden,):
-            vectors.append(array.reshape(count, hidden)[list(order)])
-    if not inputs or len(matrices) < 2 or matrices[0].shape[-1] != inputs[0].shape[-1]:
-        return None
-    (w, u), x = matrices[:2], inputs[0]
-    first = vectors[0] if vectors else np.zeros((count, hidden))
-    second = vectors[1] if len(vectors) > 1 else np.zeros((count, hidden))
-    h, c = np.zeros((len(x), hidden)), np.zeros((len(x), hidden))
-    outputs = []
-    for step in x.swapaxes(0, 1):
-        a = np.einsum("bi,khi->kbh", step, w) + first[:, None]
-        r = np.einsum("bi,khi->kbh", h, u) + second[:, None]
-        if count == 4:
-            i, f, g, o = a + r
-            c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
-            h = _sigmoid(o) * np.tanh(c)
-        else:
-            reset, update = _sigmoid(a[0] + r[0]), _sigmoid(a[1] + r[1])
-            h = (1.0 - update) * np.tanh(a[2] + reset * r[2]) + update * h
-        outputs.append(h)
-    return np.stack(outputs, 1)
+    for kind, gates in (("LSTM", 4), ("GRU", 3)):
+        parameters = [array for array in known.parameters.values() if gates * hidden in array.shape]
+        if known.is_gap or not inputs or len(parameters) < 2:
+            continue
+        for order in itertools.permutations(range(gates)):
+            outputs = recurrent_outputs(kind, inputs[0], hidden, parameters, order)
+            if order != tuple(range(gates)) and outputs is not None and is_close(outputs, one):
+                yield f"the gates of the {kind} are in another order: {', '.join(map(str, order))}"
+                return
 
 
 def _precision(one: Array, other: Array, known: _Known) -> Iterator[str]:
@@ -556,36 +383,3 @@ GUESSES: Sequence[Callable[[Array, Array, Any], Iterator[str]]] = (
     _precision,
 )
 """The explanations, in this order."""
-
-
-# ------------------------------------------------------------------------------------------------ the manner
-
-
-def _gradients(one: Array, other: Array) -> Iterator[str]:
-    if not one.any() and other.any():
-        yield "the gradient is 0: a branch is detached"
-    factor = factor_between(one, other)
-    if factor is not None:
-        yield f"the gradient is {name_factor(factor, other.shape)} times what is expected"
-
-
-def _manners(one: Array, other: Array) -> Iterator[str]:
-    """Yield how an error without a name lies: a shift, one index of an axis, from an index on."""
-    if not one.any() and other.any():
-        yield "it is 0 everywhere"
-        return
-    factor = factor_between(one, other)
-    if factor is not None:
-        yield f"{name_factor(factor, other.shape)} times what is expected"
-        return
-    size = float(np.abs(np.where(np.isfinite(other), other, 0.0)).max(initial=0.0)) or 1.0
-    with np.errstate(invalid="ignore"):
-        wrong = ~(np.abs(one - other) <= CLOSE * size) & ~((one == other) | (np.isnan(one) & np.isnan(other)))
-    for axis in range(other.ndim):
-        at = np.flatnonzero(wrong.any(axis=tuple(index for index in range(other.ndim) if index != axis)))
-        if 0 < at.size < other.shape[axis]:
-            behind = at.size > 1 and at[-1] == other.shape[axis] - 1 and at.size == at[-1] - at[0] + 1
-            where = f"from index {at[0]} on" if behind else f"at {', '.join(map(str, at[:6]))}"
-            yield f"it differs only {where} of axis {axis} ({other.shape[axis]} long)"
-    if not np.isfinite(one).all() and np.isfinite(other).all():
-        yield f"{100 * (~np.isfinite(one)).mean():.0f} % of its values are not finite"

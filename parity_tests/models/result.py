@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from parity_tests.judge.verdict import Verdict
-from parity_tests.models.alignment import Difference
+from parity_tests.models.difference import Difference
 from parity_tests.models.parameters import Pairing
 
 Weights = Literal["stored", "copied", "seeded"]

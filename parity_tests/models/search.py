@@ -11,8 +11,9 @@ import numpy as np
 
 from parity_tests.format.case import epsilon
 from parity_tests.judge.nudges import Nudge
-from parity_tests.models.alignment import Alignment, Difference, errors_of
-from parity_tests.models.calls import Answer, Arrays, Call, Recorder, Seen
+from parity_tests.models.alignment import Alignment, errors_of
+from parity_tests.models.calls import Answer, Arrays, Call, Recorder, Seen, distance
+from parity_tests.models.difference import Difference
 from parity_tests.models.mistakes import explain
 from parity_tests.models.precision import PERSISTENT, SIZES, allowed_change, changes_by, nudged_arrays
 from parity_tests.models.sides import Side
@@ -25,8 +26,8 @@ MOST_NAMES = 6
 def find_indeterminate(trial: Trial, side: Side, dtype: str) -> str:
     """The first sublayer of a side whose output differs between two runs."""
     with tempfile.TemporaryDirectory() as folder:
-        before = trial.plain(side, dtype, recorder=Recorder(Path(folder))).calls
-        again = trial.plain(side, dtype, recorder=Recorder(Path(folder), before)).calls
+        before = trial.run_side(side, dtype=dtype, recorder=Recorder(Path(folder))).calls
+        again = trial.run_side(side, dtype=dtype, recorder=Recorder(Path(folder), before)).calls
     moved = (call.name for call in again if any(seen.change for seen in call.outputs))
     return next(moved, "something outside of its sublayers")
 
@@ -42,9 +43,9 @@ def find_difference(trial: Trial, dtype: str, cotangents: Arrays) -> None:
         recorded = []
         for side, folder in zip((trial.actual, trial.expected), folders[:2], strict=True):
             factors = trial.with_gradients(side, cotangents)
-            answer = trial.plain(side, dtype, recorder=Recorder(folder), **factors)
+            answer = trial.run_side(side, dtype=dtype, recorder=Recorder(folder), **factors)
             recorded.append(answer)
-            _note_recording(trial, side, answer, trial.plain(side, dtype, **factors))
+            _note_recording(trial, side, answer, trial.run_side(side, dtype=dtype, **factors))
         changes = _changes(trial, recorded[1].calls, dtype, cotangents, folders[1])
 
         def align(judged: str) -> Alignment:
@@ -88,7 +89,7 @@ def _is_rounding(trial: Trial, difference: Difference, folders: Sequence[Path]) 
     before = one.array.reshape(other.shape) - other.array
     with trial.nudged_alike(Nudge(0, SIZES["float64"])) as inputs:
         calls = [
-            side.run(given, "float64", recorder=Recorder(folder)).calls
+            trial.run_side(side, given, dtype="float64", recorder=Recorder(folder)).calls
             for side, given, folder in zip((trial.actual, trial.expected), inputs, folders, strict=True)
         ]
     moved = [
@@ -119,7 +120,8 @@ def _changes(trial: Trial, calls: Sequence[Call], dtype: str, cotangents: Arrays
         nudge = Nudge(turn, SIZES[dtype])
         with nudged_arrays(trial.expected, nudge):
             recorder = Recorder(folder, calls)
-            answer = trial.expected.run(nudge.all(dict(trial.inputs)), dtype, recorder=recorder, **factors)
+            nudged = nudge.all(dict(trial.inputs))
+            answer = trial.run_side(trial.expected, nudged, dtype=dtype, recorder=recorder, **factors)
         for call in answer.calls:
             for kind, seen in _arrays_of(call):
                 file = files.get((call.path, call.number, kind, seen.name), "")
@@ -149,11 +151,8 @@ def _arrays_of(call: Call) -> Iterator[tuple[str, Seen]]:
 
 def _close(one: np.ndarray, other: np.ndarray | None) -> bool:
     """Whether two answers are the same up to rounding."""
-    if other is None or one.shape != other.shape:
+    if other is None:
         return False
+    dtype = "float64" if one.dtype == np.float64 else "float32"
     scale = float(np.abs(np.nan_to_num(other.astype(np.float64))).max(initial=0.0)) or 1.0
-    difference = np.nan_to_num(one.astype(np.float64)) - np.nan_to_num(other.astype(np.float64))
-    return bool(
-        np.abs(difference).max(initial=0.0)
-        <= 1e3 * epsilon("float64" if one.dtype == np.float64 else "float32") * scale
-    )
+    return distance(one, other) <= 1e3 * epsilon(dtype) * scale

@@ -15,8 +15,9 @@ from parity_tests import assert_models_agree, compare_models
 from parity_tests.cli.main import main
 from parity_tests.models.alignment import Alignment
 from parity_tests.models.calls import Recorder
+from parity_tests.models.formulas import ACTIVATIONS
 from parity_tests.models.inputs import constants_of, read_inputs
-from parity_tests.models.mistakes import ACTIVATIONS, explain
+from parity_tests.models.mistakes import explain
 from parity_tests.models.names import read_names
 from parity_tests.models.parameters import pair_parameters
 from parity_tests.models.sides import Side, SideError

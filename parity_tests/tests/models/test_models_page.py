@@ -12,8 +12,8 @@ import pytest
 
 from parity_tests.format.case import epsilon
 from parity_tests.judge.verdict import Status, Verdict
-from parity_tests.models.alignment import Difference
 from parity_tests.models.calls import Call, Recorder
+from parity_tests.models.difference import Difference
 from parity_tests.models.page import (
     breakable_path,
     distances,

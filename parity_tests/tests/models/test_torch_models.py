@@ -220,6 +220,55 @@ def test_an_unknown_input_names_those_there_are():
         )
 
 
+def test_an_export_without_state_is_compared_in_evaluation_alone(tmp_path):
+    pytest.importorskip("onnxscript")
+    onnx_file = tmp_path / "images.onnx"
+    model = make(Images)
+    torch.onnx.export(
+        model, (torch.zeros(4, 3, 8, 10),), str(onnx_file), input_names=["images"], dynamo=True, external_data=False
+    )
+    comparison = compare_models(onnx_file, model, inputs=INPUTS[Images], names={"outputs": {}})
+    assert comparison.agree, str(comparison)
+    assert any("training mode was not compared" in note for note in comparison.notes)
+    assert any("gradients were not compared: images.onnx has none" in note for note in comparison.notes)
+
+
+class Changing(Images):
+    """Another tree of outputs in training."""
+
+    def forward(self, images):
+        scores = super().forward(images)
+        return {"extra": scores} if self.training else {"scores": scores}
+
+
+def test_an_output_that_training_leaves_out_is_missing():
+    class Same(Images):
+        def forward(self, images):
+            return {"scores": super().forward(images)}
+
+    comparison = compare_models(as_class(make(Images), Changing), as_class(make(Images), Same), inputs=INPUTS[Images])
+    assert [(one.case, one.quantity, one.status) for one in comparison.red] == [
+        ("training", "output.scores", "missing")
+    ]
+
+
+class Failing(Sequence):
+    """A model that refuses most numbers."""
+
+    def forward(self, tokens):
+        if not torch.equal(self.head.bias, self.head.bias.float().to(self.head.bias.dtype)):
+            raise ValueError("the bias is no float32")
+        return super().forward(tokens)
+
+
+def test_a_side_that_raises_when_it_is_nudged_is_one_line():
+    changed = make(Sequence)
+    with torch.no_grad():
+        changed.head.bias.add_(1e-3)
+    comparison = compare_models(changed, as_class(make(Sequence), Failing), inputs=INPUTS[Sequence], gradients=False)
+    assert any(one.status == "error" and "ValueError: the bias is no float32" in one.reason for one in comparison.red)
+
+
 def test_names_pair_inputs_outputs_and_axes():
     def channels_last(pictures):
         return {"y": torch.relu(pictures) * 2.0}
