@@ -320,8 +320,9 @@ def test_a_search_runs_all_steps_where_it_sees_no_tokens(name: str, search: dict
 
 @pytest.mark.parametrize("name", WITH_TOKENS)
 def test_gradients_of_each_sample_are_those_of_a_loop(name: str):
-    make, arguments = WITH_TOKENS[name]
-    layer = make()
+    make, given = WITH_TOKENS[name]
+    layer = make().double()  # in float32 the two differ by rounding, by more or less for other parameters
+    arguments = tuple(argument.double() if argument.is_floating_point() else argument for argument in given)
     parameters = {name: parameter.detach() for name, parameter in layer.named_parameters()}
     axes = tuple(1 if name in DECODERS and place == 2 else 0 for place in range(len(arguments)))  # a state has layers
 
@@ -334,4 +335,4 @@ def test_gradients_of_each_sample_are_those_of_a_loop(name: str):
     for index in range(2):
         sample = (argument.select(axis, index) for argument, axis in zip(arguments, axes, strict=True))
         for parameter, gradient in grad(loss)(parameters, *sample).items():
-            torch.testing.assert_close(mapped[parameter][index], gradient, rtol=0.0, atol=1e-6)
+            torch.testing.assert_close(mapped[parameter][index], gradient, rtol=0.0, atol=1e-13)
