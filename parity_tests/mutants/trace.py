@@ -19,8 +19,8 @@ from parity_tests.format.expected import computed_outputs
 from parity_tests.format.selection import Cell
 from parity_tests.mutants.mutant import Mutant, Replacement, Wrong, all_mutants, in_place_of_the_reference, is_met
 
-MOST = 6
-"""In how many cases of each layer a mutant runs; of a function, it runs in all that touch it."""
+MOST = 3
+"""In how many cases of each layer a mutant runs, beside those that it does not show in; of a function, in all."""
 MOST_GENERATED = 3
 """In how many generated cases a mutant runs that no case written by hand touches."""
 
@@ -28,15 +28,19 @@ MOST_GENERATED = 3
 def cells_touched(mutant: Mutant) -> list[Cell]:
     """The cells in which a mutant runs: the first cases written by hand that touch it, or the smallest generated ones.
 
-    If none of these cells is in the core, the first one of the core that touches it is added.
+    If none of these cells is in the core, or it is unseen in those, the first one of the core that touches it is added.
     """
     suite = all_cases(trained=True)
     cases = [case for pattern in mutant.cases for case in suite.select(pattern) if mutant.empty or not is_empty(case)]
     written = [Cell(case, mutant.dtype) for case in cases if not is_generated(case) and mutant.dtype in case.dtypes]
     generated = [Cell(case, case.dtypes[0]) for case in sorted(filter(is_generated, cases), key=_size)]
-    chosen = _first(touching(mutant, written)) or touching(mutant, generated)[:MOST_GENERATED]
-    if not any(cell.key in suite.core for cell in chosen):
-        chosen += touching(mutant, [cell for cell in written + generated if cell.key in suite.core])[:1]
+    chosen = _first(mutant, touching(mutant, written)) or touching(mutant, generated)[:MOST_GENERATED]
+
+    def shows(cell: Cell) -> bool:
+        return cell.key in suite.core and not has_match(cell.case.id, mutant.unseen)
+
+    if not any(map(shows, chosen)):
+        chosen += touching(mutant, list(filter(shows, written + generated)))[:1]
     return chosen
 
 
@@ -60,10 +64,15 @@ def _size(case: Case) -> int:
     return sum(array.size for array in (*case.inputs.values(), *case.parameters.values()))
 
 
-def _first(cells: Sequence[Cell]) -> list[Cell]:
-    """All cells of functions, and the first ones of each layer."""
+def _first(mutant: Mutant, cells: Sequence[Cell]) -> list[Cell]:
+    """All cells of functions, and of each layer the first ones and those that the mutant names as unseen."""
     by_operator = [[*group] for _, group in groupby(cells, key=lambda cell: cell.case.operator)]
-    return [cell for group in by_operator for cell in group[: MOST if group[0].case.method else None]]
+    return [
+        cell
+        for group in by_operator
+        for index, cell in enumerate(group)
+        if index < MOST or not cell.case.method or has_match(cell.case.id, mutant.unseen)
+    ]
 
 
 def touching(mutant: Mutant, cells: Sequence[Cell]) -> list[Cell]:
