@@ -383,6 +383,7 @@ class TransformerTranslator(EncoderDecoder):
             self.encoder = TransformerEncoder(**parts["encoder"].config, dtype=policy, name="encoder")
             self.decoder = TransformerDecoder(**parts["decoder"].config, dtype=policy, name="decoder")
             if shared:
+                self.encoder._tracker.untrack(self.encoder.embedding)  # else it would stay among the weights
                 self.encoder.embedding = self.decoder.embedding
             for layer in (self.encoder, self.decoder):
                 layer.build(None)

@@ -264,6 +264,14 @@ def test_a_layer_has_all_its_weights_when_it_is_made_and_build_adds_none(name: s
     assert len(weights) == len(layer.specification.shapes(layer.sizes))
 
 
+def test_a_shared_embedding_is_the_only_one_among_the_weights():
+    made = attention.TransformerTranslator(11, 11, 4, 2, 6, shared=True)
+    assert [weight.path for weight in made.weights if "embedding" in weight.path] == [
+        f"{made.name}/decoder/embedding/embeddings"
+    ]
+    assert made.encoder.embedding is made.decoder.embedding
+
+
 def test_one_step_of_fit_is_one_step_of_a_tape():
     inputs, labels = (SOURCE, np.maximum(LENS, 1), TARGET), integers("labels", (3, 4), 11)
     fitted, taped, loss = Translator(), Translator(), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
