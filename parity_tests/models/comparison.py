@@ -271,9 +271,7 @@ class _Comparing(Trial):
         expected = spreads.answer
         given = {f"output.{name}": array for name, array in actual.outputs.items() if name.startswith("loss")}
         for pair in self.result.pairing.pairs:
-            if pair.expected in expected.outputs:
-                joined = pair.join(actual.outputs, expected.outputs[pair.expected].shape)
-                given |= {} if joined is None else {f"output.{pair.expected}": joined}
+            given |= {f"output.{name}": array for name, array in pair.to_expected(actual.outputs).items()}
         for name, array in quantities(expected).items():
             if name in given:
                 verdict = self.verdict(
@@ -286,6 +284,9 @@ class _Comparing(Trial):
         before = side.arrays
         factors = self.with_gradients(side, cotangents)
         losses: Arrays = {}
+        # A parameter that is a multiple of the expected one takes the same step if its rate is the square's.
+        scaled = {name: pair.scale for pair in self.result.pairing.pairs for name in pair.actual}
+        rates = {} if side is self.expected else {name: RATE * scale**2 for name, scale in scaled.items()}
         try:
             for step in range(steps):
                 answer = self.run_side(side, inputs, dtype=dtype, training=True, **factors)
@@ -294,7 +295,7 @@ class _Comparing(Trial):
                 moved = {name: answer.gradients.get(f"parameter.{name}", 0.0) for name in side.parameters}
                 side.arrays = {
                     **side.arrays,
-                    **{name: side.arrays[name] - RATE * gradient for name, gradient in moved.items()},
+                    **{name: side.arrays[name] - rates.get(name, RATE) * gradient for name, gradient in moved.items()},
                     **answer.state,
                 }
             return Answer({**losses, **{name: side.arrays[name] for name in (*side.parameters, *side.state)}})

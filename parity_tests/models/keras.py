@@ -29,6 +29,8 @@ COMMON = (
 """The attributes that say nothing about what a layer computes."""
 BOUND = ("build", "quantize")
 """The attributes that Keras binds to each new layer."""
+TRACKING = ("_self_setattr", "_self_unconditional", "_self_update", "_self_name_based", "_self_saveable")
+"""The beginnings of the attributes in which TensorFlow lists what a layer saves."""
 
 
 def open_model(model: keras.Layer | Callable[..., Any]) -> Side:
@@ -182,7 +184,7 @@ def make_copy(model: keras.Layer, dtype: str | None = None) -> keras.Layer:
                 vars(made)[name] = recast(value)
             elif isinstance(value, tf.Tensor) and value.dtype.is_floating:
                 vars(made)[name] = tf.cast(value, recast(value.dtype.name))
-            elif name not in BOUND and not name.startswith("_self_"):
+            elif name not in BOUND and not name.startswith(TRACKING):
                 vars(made)[name] = copy.deepcopy(value, memo)
         return made
 

@@ -86,16 +86,15 @@ def _parameters(difference: Difference, actual: Side, expected: Side, pairing: P
     """Yield the parameters and buffers of the call that are other arrays on the two sides."""
     path = difference.expected.path
     for pair in pairing.pairs:
-        inside = pair.expected.startswith(f"{path}.") if path else "." not in pair.expected
-        if pair.expected not in difference.expected.parameters and not inside:
-            continue
-        array = expected.arrays[pair.expected]
-        joined = pair.join(actual.arrays, array.shape)
-        if joined is None or array.dtype.kind != "f" or is_close(joined, array):
-            continue
-        transposed = array.ndim == 2 and array.shape[0] == array.shape[1] and is_close(joined.T, array)
-        manner = "transposed" if transposed else next(manners(joined, array), "another array")
-        yield f"{' + '.join(pair.actual)} is {manner}, compared with {pair.expected}"
+        for name, given in pair.to_expected(actual.arrays).items():
+            array = expected.arrays[name]
+            inside = name.startswith(f"{path}.") if path else "." not in name
+            if not (inside or name in difference.expected.parameters) or array.dtype.kind != "f":
+                continue
+            if not is_close(given, array):
+                transposed = array.ndim == 2 and array.shape[0] == array.shape[1] and is_close(given.T, array)
+                manner = "transposed" if transposed else next(manners(given, array), "another array")
+                yield f"{' + '.join(pair.actual)} is {manner}, compared with {name}"
     for name in pairing.only_expected:
         if name in difference.expected.parameters:
             yield f"{name} has no counterpart"

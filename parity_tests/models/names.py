@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,26 +17,52 @@ PARTS = ("inputs", "outputs", "parameters", "sublayers")
 
 
 @dataclass(frozen=True)
+class ParameterEntry:
+    """The arrays of the expected side that a parameter is, or is a part of, and how."""
+
+    names: tuple[str, ...]
+    axes: str = ""
+    part: int | None = None
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
 class Names:
     """Names of the actual side, each with its name on the expected side.
 
     In names of parameters and sublayers, `{}` stands for a number, the same in both. An input or output may be a table:
     {name = "images", axes = [0, 3, 1, 2]} for the order of the expected array's axes on the actual side, {name =
-    "mask", inverted = true} for a mask of the other polarity, and {value = 0} for an input that the other side lacks.
+    "mask", inverted = true} for a mask of the other polarity, and {value = 0} for an input that the other side lacks. A
+    parameter may be one as well: {name = "c_attn.weight", axes = "i (3 h) -> 3 i h", part = 0} for the first of three
+    that are one array on the expected side, {names = ["q", "k", "v"], axes = "3 i h -> i (3 h)"} for one that is three
+    there, and scale = 0.5 for what the expected array is multiplied by.
     """
 
     inputs: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, Any] = field(default_factory=dict)
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     sublayers: Mapping[str, str] = field(default_factory=dict)
 
-    def parameter(self, actual: str) -> str | None:
-        """The name of a parameter on the expected side, if it is listed."""
-        return _translate(self.parameters, actual)
+    def parameter(self, actual: str) -> ParameterEntry | None:
+        """What a parameter is on the expected side, if it is listed."""
+        entry = _translate(self.parameters, actual)
+        if entry is None or isinstance(entry, str):
+            return None if entry is None else ParameterEntry((entry,))
+        return ParameterEntry(
+            tuple(entry["names"]) if "names" in entry else (str(entry.get("name")),),
+            str(entry.get("axes", "")),
+            entry.get("part"),
+            float(entry.get("scale", 1.0)),
+        )
+
+    def pattern(self, actual: str) -> str | None:
+        """The first entry for parameters that a name matches."""
+        return next((pattern for pattern in self.parameters if _match(pattern, actual)), None)
 
     def sublayer(self, actual: str) -> str | None:
         """The path of a sublayer on the expected side, if it is listed."""
-        return _translate(self.sublayers, actual)
+        entry = _translate(self.sublayers, actual)
+        return None if entry is None else str(entry)
 
     def actual_inputs(self, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The inputs as the actual side takes them."""
@@ -111,10 +137,23 @@ def _arrange_back(array: np.ndarray, entry: Any) -> np.ndarray:
     return array.transpose(np.argsort(entry["axes"])) if isinstance(entry, Mapping) and "axes" in entry else array
 
 
-def _translate(patterns: Mapping[str, str], name: str) -> str | None:
-    for pattern, other in patterns.items():
-        if match := re.fullmatch(re.escape(pattern).replace(r"\{\}", r"(\d+)"), name):
-            for number in match.groups():
-                other = other.replace("{}", number, 1)
-            return other
+def _translate(patterns: Mapping[str, Any], name: str) -> Any:
+    for pattern, entry in patterns.items():
+        if match := _match(pattern, name):
+            return _fill(entry, match.groups())
     return None
+
+
+def _match(pattern: str, name: str) -> re.Match[str] | None:
+    return re.fullmatch(re.escape(pattern).replace(r"\{\}", r"(\d+)"), name)
+
+
+def _fill(entry: Any, numbers: Sequence[str]) -> Any:
+    """An entry with these numbers in place of `{}` in its names."""
+    if isinstance(entry, Mapping):
+        return {key: _fill(value, numbers) if key in ("name", "names") else value for key, value in entry.items()}
+    if not isinstance(entry, str):
+        return [_fill(one, numbers) for one in entry]
+    for number in numbers:
+        entry = entry.replace("{}", number, 1)
+    return entry

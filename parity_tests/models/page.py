@@ -94,7 +94,6 @@ def page(comparison: Result) -> str:
             "pairs of weights": f"{len(pairing.pairs):,}",
             "decided in": comparison.decided_in,
         },
-        turned=sum(not pair.arrangement.is_identity for pair in pairing.pairs),
         pictures=pictures(comparison.pictures),
         largest=largest_error(comparison.pictures),
         rows=rows,

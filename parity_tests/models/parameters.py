@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import itertools
 import math
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from parity_tests.models.arrangements import Arrangement, arrangements, arrangements_of, joints
 from parity_tests.models.calls import Arrays
 from parity_tests.models.names import Names
-from parity_tests.models.sides import Side
+from parity_tests.models.sides import Side, SideError
 
-How = Literal["names file", "name", "order"]
+How = Literal["names file", "values", "name", "shape", "order"]
+
+GUESSES = ("shape", "order")
+"""Ways to find a pair that names do not show."""
 
 LEAVES = {
-    "weight": ("kernel", "gamma", "scale", "embedding", "embeddings", "table", "w"),
+    "weight": ("kernel", "gamma", "scale", "embedding", "embeddings", "table", "w", "g"),
     "bias": ("beta", "b"),
     "running_mean": ("moving_mean", "mean"),
     "running_var": ("moving_variance", "running_variance", "var"),
@@ -29,18 +32,30 @@ LEAVES = {
 """The last words of names, with those that mean the same in other frameworks."""
 
 PARTS = {
-    "query": ("q", "q_proj", "q_lin", "wq", "to_q", "query_proj", "query_dense"),
-    "key": ("k", "k_proj", "k_lin", "wk", "to_k", "key_proj", "key_dense"),
-    "value": ("v", "v_proj", "v_lin", "wv", "to_v", "value_proj", "value_dense"),
-    "out": ("o", "out_proj", "o_proj", "out_lin", "wo", "to_out", "attention_output", "output_dense"),
+    "query": ("q", "w_q", "q_proj", "q_lin", "wq", "to_q", "query_proj", "query_dense"),
+    "key": ("k", "w_k", "k_proj", "k_lin", "wk", "to_k", "key_proj", "key_dense"),
+    "value": ("v", "w_v", "v_proj", "v_lin", "wv", "to_v", "value_proj", "value_dense"),
+    "out": ("o", "w_o", "out_proj", "o_proj", "out_lin", "wo", "to_out", "attention_output", "output_dense"),
     "attention": ("attn", "self_attn", "self_attention", "selfattention", "mha", "multi_head_attention"),
-    "cross": ("cross_attn", "cross_attention", "encoder_attn", "encdec_attention", "multihead_attn"),
+    "cross": ("encdecattention", "cross_attn", "cross_attention", "encoder_attn", "encdec_attention", "multihead_attn"),
     "norm": ("layernorm", "layer_norm", "ln", "layer_normalization", "rms_norm"),
     "embed": ("embedding", "embeddings", "embed_tokens", "wte"),
     "layers": ("layer", "blocks", "block", "h"),
 }
 """The other words of names, with others for the same."""
 
+NAMED = {
+    "hidden": ("w_1", "fc1", "fc_1", "linear1", "c_fc", "wi", "gate_proj", "lin1", "dense_1", "inter_dense"),
+    "down": ("w_2", "fc2", "fc_2", "linear2", "down_proj", "lin2", "dense_2"),
+    "up": ("w_3", "fc3", "up_proj"),
+    "norm 1": ("norm_1", "ln_1", "input_layernorm", "self_attn_layer_norm", "layernorm_before"),
+    "norm 2": ("norm_2", "ln_2", "encoder_attn_layer_norm", "post_attention_layernorm", "layernorm_after"),
+}
+"""Names of layers in which a number, or a word of several, counts."""
+
+STACKS = ("encoder", "decoder")
+
+NUMBERED = {word: name for name, words in NAMED.items() for word in words}
 LEAF = {word: name for name, words in LEAVES.items() for word in words}
 PART = {word: name for name, words in PARTS.items() for word in words}
 
@@ -50,57 +65,69 @@ OF_ATTENTION = ("query", "key", "value")
 OUTPUT_FIRST = ("torch", "mxnet")
 """The frameworks whose matrices have the outputs on their first axis, where others have them on the last."""
 
+WHOLE = ("c_attn", "qkv", "qkv_proj", "query_key_value", "in_proj", "to_qkv", "wqkv")
+"""The names of a projection that is several in one."""
+
 JOINED = (2, 3, 4)
 """How many arrays may be joined to one."""
 
 
-class Arrangement(NamedTuple):
-    """How an array is brought to another shape: the order of its axes, then the shape."""
-
-    axes: tuple[int, ...]
-    shape: tuple[int, ...]
-
-    def __call__(self, array: np.ndarray) -> np.ndarray:
-        """The array, rearranged."""
-        return array.transpose(self.axes).reshape(self.shape)
-
-    def back(self, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """The array of the other side in the arrangement, and the shape, of this one."""
-        return array.reshape([shape[axis] for axis in self.axes]).transpose(np.argsort(self.axes))
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether the axes stay in order; the shape may be another one."""
-        return self.axes == tuple(range(len(self.axes)))
-
-
 class Pair(NamedTuple):
-    """An array of the expected side, the one or several of the actual side that it is, and how it was found."""
+    """Arrays of the expected side and those of the actual side that are the same, and how that was found.
 
-    expected: str
+    On one side there is one array; on the other one there may be several, which are stacked.
+    """
+
+    expected: tuple[str, ...]
     actual: tuple[str, ...]
     arrangement: Arrangement
     how: How
+    scale: float = 1.0
+    """What the expected array is multiplied by."""
 
     def __str__(self) -> str:
-        axes = "" if self.arrangement.is_identity else f", axes {self.arrangement.axes}"
-        parts = f", {len(self.actual)} parts" if len(self.actual) > 1 else ""
-        guess = ", by order: a guess" if self.how == "order" else ""
-        return f"{' + '.join(self.actual)} = {self.expected}{axes}{parts}{guess}"
+        return f"{' + '.join(self.actual)} = {' + '.join(self.expected)}{''.join(f', {one}' for one in self.remarks)}"
 
-    def split(self, array: np.ndarray) -> dict[str, np.ndarray]:
-        """The arrays of the actual side, of the expected one."""
-        parts = [array] if len(self.actual) == 1 else np.split(array, len(self.actual), axis=0)
-        return {name: self.arrangement(part) for name, part in zip(self.actual, parts, strict=True)}
+    @property
+    def remarks(self) -> list[str]:
+        """How the arrays differ in axes, parts and scale, and whether the pair is a guess."""
+        parts = max(len(self.actual), len(self.expected))
+        phrases = {
+            f"axes {self.arrangement.axes}": not self.arrangement.is_identity,
+            f"{parts} parts": parts > 1,
+            f"times {self.scale:g}": self.scale != 1.0,
+            f"by {self.how}: a guess": self.is_guess,
+        }
+        return [words for words, holds in phrases.items() if holds]
 
-    def join(self, arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> np.ndarray | None:
-        """The array as the expected side has it, of those of the actual side; None if one is missing."""
-        if any(name not in arrays for name in self.actual):
-            return None
-        part = (shape[0] // len(self.actual), *shape[1:]) if shape else shape
-        return np.concatenate(
-            [np.atleast_1d(self.arrangement.back(arrays[name], part)) for name in self.actual]
-        ).reshape(shape)
+    @property
+    def is_guess(self) -> bool:
+        """Whether names do not show that the arrays are the same."""
+        return self.how in GUESSES
+
+    def to_actual(self, arrays: Mapping[str, np.ndarray], scale: float | None = None) -> Arrays:
+        """The arrays of the actual side, of those of the expected one, times the scale."""
+        factor = self.scale if scale is None else scale
+        return _move(arrays, self.expected, self.actual, self.arrangement, factor)
+
+    def to_expected(self, arrays: Mapping[str, np.ndarray], scale: float | None = None) -> Arrays:
+        """The arrays of the expected side, of those of the actual one; none if one is missing."""
+        factor = 1.0 / self.scale if scale is None else scale
+        return _move(arrays, self.actual, self.expected, self.arrangement.inverse, factor)
+
+
+def _move(
+    arrays: Mapping[str, np.ndarray],
+    names: tuple[str, ...],
+    others: tuple[str, ...],
+    arrangement: Arrangement,
+    factor: float,
+) -> Arrays:
+    if any(name not in arrays for name in names):
+        return {}
+    moved = arrangement(arrays[names[0]] if len(names) == 1 else np.stack([arrays[name] for name in names]))
+    moved = moved if factor == 1.0 else moved * factor
+    return {others[0]: moved} if len(others) == 1 else dict(zip(others, moved, strict=True))
 
 
 @dataclass
@@ -110,28 +137,41 @@ class Pairing:
     pairs: list[Pair] = field(default_factory=list)
     only_actual: list[str] = field(default_factory=list)
     only_expected: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What of the names file matches nothing."""
 
     @property
     def has_guesses(self) -> bool:
-        """Whether a pair was found by its order alone."""
-        return any(pair.how == "order" for pair in self.pairs)
+        """Whether a pair was found by shapes or order alone."""
+        return any(pair.is_guess for pair in self.pairs)
+
+    @property
+    def num_with_other_axes(self) -> int:
+        """The number of pairs with other axes."""
+        return sum(not pair.arrangement.is_identity for pair in self.pairs)
 
     def copy(self, expected: Mapping[str, np.ndarray]) -> Arrays:
         """The arrays of the expected side under the names, and in the shapes, of the actual one."""
-        return {name: part for pair in self.pairs for name, part in pair.split(expected[pair.expected]).items()}
+        return {name: array for pair in self.pairs for name, array in pair.to_actual(expected).items()}
 
 
-def pair_parameters(actual: Side, expected: Side, names: Names) -> Pairing:
-    """Pair the arrays of two sides by the names file, by name, and by order.
+def pair_parameters(actual: Side, expected: Side, names: Names, by_values: bool = False) -> Pairing:
+    """Pair the arrays of two sides by the names file, by values if that is asked for, by name, by shape and by order.
 
-    Names are equal once words of frameworks are translated (kernel, weight). What is left over is paired in order where
-    the sizes follow each other, which is a guess. A square matrix is transposed only if the others of such names are,
-    or if the two frameworks store matrices so.
+    Names are equal once words of frameworks are translated (kernel, weight). By shape are paired those that fit no
+    other one of the layers of that number, and the others of a layer of which one is paired; in order, layers whose
+    arrays all follow each other in the same sizes: both are guesses. A square matrix is transposed only if the others
+    of such names are, or if the two frameworks store matrices so.
+
+    Raises: SideError if the names file pairs arrays that do not fit.
     """
     pairing = _Pairing(actual, expected)
     pairing.by_file(names)
+    if by_values:
+        pairing.by_values()
     pairing.by_name()
     pairing.by_parts()
+    pairing.by_shape()
     pairing.by_order()
     return pairing.finish()
 
@@ -141,68 +181,174 @@ class _Pairing:
         self.actual, self.expected = actual, expected
         self.left_actual = dict.fromkeys((*actual.parameters, *actual.state))
         self.left_expected = dict.fromkeys((*expected.parameters, *expected.state))
-        self.found: list[tuple[str, tuple[str, ...], How]] = []
+        self.found: dict[tuple[tuple[str, ...], tuple[str, ...]], How] = {}
+        self.listed: list[Pair] = []
+        self.notes: list[str] = []
+        self.words = {side: _words_behind_the_root(left) for side, left in self.sides}
 
-    def take(self, expected: str, actual: Sequence[str], how: How) -> None:
-        self.found.append((expected, tuple(actual), how))
-        self.left_expected.pop(expected)
+    @property
+    def sides(self) -> tuple[tuple[Side, dict[str, None]], tuple[Side, dict[str, None]]]:
+        """Both sides, with the arrays that have no partner yet."""
+        return (self.actual, self.left_actual), (self.expected, self.left_expected)
+
+    def take(self, expected: Sequence[str], actual: Sequence[str], how: How) -> None:
+        self.found[tuple(expected), tuple(actual)] = how
+        self.remove(expected, actual)
+
+    def remove(self, expected: Sequence[str], actual: Sequence[str]) -> None:
+        for name in expected:
+            self.left_expected.pop(name)
         for name in actual:
             self.left_actual.pop(name)
 
     def by_file(self, names: Names) -> None:
-        for name in list(self.left_actual):
-            other = names.parameter(name)
-            other = self.expected.tied.get(other, other) if other is not None else None
-            if other in self.left_expected and self.fits(name, other):
-                self.take(other, [name], "names file")
+        groups: dict[tuple[tuple[str, ...], str, float], dict[int, str]] = defaultdict(dict)
+        for name in self.left_actual:
+            entry = names.parameter(name)
+            others = () if entry is None else tuple(self.expected.tied.get(one, one) for one in entry.names)
+            unknown = [one for one in others if one not in self.left_expected]
+            if unknown:
+                self.notes.append(
+                    f"names: [parameters] {name} = {unknown[0]!r}: {self.expected.label} has no such array"
+                )
+            elif entry is not None:
+                groups[others, entry.axes, entry.scale][entry.part or 0] = name
+        matching = {names.pattern(name) for name in (*self.left_actual, *self.actual.tied)}
+        self.notes += [
+            f"names: [parameters] {pattern!r} matches no array of {self.actual.label}"
+            for pattern in names.parameters
+            if pattern not in matching
+        ]
+        for (others, axes, scale), parts in groups.items():
+            actual = tuple(parts[index] for index in sorted(parts))
+            start, end = self.shape(self.expected, others), self.shape(self.actual, actual)
+            possible = arrangements(start, end) if not axes else arrangements_of(axes, start, end)
+            fitting = list(possible)
+            if not fitting:
+                raise SideError(
+                    f"names: [parameters] {' + '.join(actual)} {end} does not fit {' + '.join(others)} {start}"
+                    + (f" with the axes {axes!r}" if axes else ": state its axes, such as axes = 'i (3 h) -> 3 i h'")
+                )
+            if axes or scale != 1.0:
+                self.listed.append(Pair(others, actual, fitting[0], "names file", scale))
+                self.remove(others, actual)
+            else:
+                self.take(others, actual, "names file")
+
+    def by_values(self) -> None:
+        """Pair arrays of the same values, in any order, that no third one has."""
+        both: dict[object, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+        for index, (side, left) in enumerate(self.sides):
+            for name in left:
+                array = side.arrays[name]
+                if array.size > 1 and array.min() < array.max():
+                    both[array.size, np.sort(array, axis=None).astype(np.float32).tobytes()][index].append(name)
+        for of_actual, of_expected in both.values():
+            if len(of_actual) == len(of_expected) == 1 and self.fits(of_actual[0], of_expected[0]):
+                self.take(of_expected, of_actual, "values")
 
     def by_name(self) -> None:
         for words in (
-            lambda name: (name,),
-            words_of,
-            lambda name: words_of(name)[-3:],
-            lambda name: words_of(name)[-2:],
+            lambda name, _: (name,),
+            lambda _, words: words,
+            lambda _, words: (*group_of(words), *words[-3:]),
+            lambda _, words: (*group_of(words), *words[-2:]),
+            lambda _, words: words[-3:],
+            lambda _, words: words[-2:],
         ):
-            both: dict[tuple[str, ...], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
-            for side, left in enumerate((self.left_actual, self.left_expected)):
-                for name in left:
-                    both[words(name)][side].append(name)
-            for of_actual, of_expected in both.values():
+            for of_actual, of_expected in self.groups(words).values():
                 if len(of_actual) == len(of_expected) == 1 and self.fits(of_actual[0], of_expected[0]):
-                    self.take(of_expected[0], of_actual, "name")
+                    self.take(of_expected, of_actual, "name")
 
-    def by_order(self) -> None:
-        of_actual, of_expected = list(self.left_actual), list(self.left_expected)
-        kinds = [self.kind(self.actual, name) for name in of_actual], [self.kind(self.expected, n) for n in of_expected]
-        for block in difflib.SequenceMatcher(None, *kinds, autojunk=False).get_matching_blocks():
-            for offset in range(block.size):
-                name, other = of_actual[block.a + offset], of_expected[block.b + offset]
-                if self.fits(name, other):
-                    self.take(other, [name], "order")
+    def groups(self, key: Callable[[str, tuple[str, ...]], Hashable]) -> dict[Hashable, tuple[list[str], list[str]]]:
+        """The names of both sides that have no partner yet, by a key of a name and its words."""
+        both: dict[Hashable, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+        for index, (side, left) in enumerate(self.sides):
+            for name in left:
+                both[key(name, self.words[side][name])][index].append(name)
+        return both
 
     def by_parts(self) -> None:
         """Pair an array with several that it is made of: of equal size, and of one layer of the same name."""
-        for other, count in itertools.product(list(self.left_expected), JOINED):
-            shape = self.expected.arrays[other].shape
-            if other not in self.left_expected or not shape or shape[0] % count:
-                continue
-            last, size = words_of(other)[-1].removeprefix("in_proj_"), self.expected.arrays[other].size // count
-            for parent in dict.fromkeys(tuple(words_of(name)[:-2]) for name in self.left_actual):
-                alike = {
-                    words_of(name)[-2]: name
-                    for name in self.left_actual
-                    if tuple(words_of(name)[:-2]) == parent
-                    and words_of(name)[-1] == last
-                    and self.actual.arrays[name].size == size
+        for (whole, left_whole), (parts, left_parts) in (self.sides, self.sides[::-1]):
+            for name, count in itertools.product(list(left_whole), JOINED):
+                alike = self.parts_of(whole, name, parts, left_parts, count) if name in left_whole else []
+                if alike:
+                    self.take(*(([name], alike) if whole is self.expected else (alike, [name])), "name")
+
+    def parts_of(self, whole: Side, name: str, parts: Side, left: Iterable[str], count: int) -> list[str]:
+        """The arrays that one is made of, in order; none if there are not that many."""
+        shape, known = whole.arrays[name].shape, self.words[parts]
+        *path, last = self.words[whole][name]
+        words, last = [word for word in path if word not in WHOLE], last.removeprefix("in_proj_")
+        for parent in dict.fromkeys(known[one][:-2] for one in left):
+            alike = {
+                known[one][-2]: one
+                for one in left
+                if known[one][:-2] == parent
+                and known[one][-1] == last
+                and len(known[one]) > 1
+                and parts.arrays[one].size * count == math.prod(shape)
+            }
+            if count == len(OF_ATTENTION) <= len(alike) and {*OF_ATTENTION} <= {*alike}:
+                alike = {one: alike[one] for one in OF_ATTENTION}
+            same = parent[-1:] == tuple(words[-1:]) and group_of(parent) == group_of(words)
+            if len(alike) == count and same and len({parts.arrays[one].shape for one in alike.values()}) == 1:
+                end = (count, *parts.arrays[next(iter(alike.values()))].shape)
+                if next(joints(shape, end), None) is not None:
+                    return list(alike.values())
+        return []
+
+    def by_shape(self) -> None:
+        """Pair what fits nothing else in a block of layers, or in a layer of which another array is paired."""
+        before = -1
+        while before != len(self.found):
+            before = len(self.found)
+            layers = {
+                (layer_of(actual[0]), layer_of(expected[0])) for expected, actual in self.found if len(actual) == 1
+            }
+            every = {
+                other: [
+                    (name, (layer_of(name), layer_of(other)) in layers) for name in block[0] if self.may_be(name, other)
+                ]
+                for block in self.groups(lambda _, words: group_of(words)).values()
+                for other in block[1]
+            }
+            for is_beside in (True, False):
+                candidates = {
+                    other: [name for name, beside in given if beside or not is_beside] for other, given in every.items()
                 }
-                if count == len(OF_ATTENTION) <= len(alike) and {*OF_ATTENTION} <= {*alike}:
-                    alike = {name: alike[name] for name in OF_ATTENTION}
-                if len(alike) == count and parent[-1:] == tuple(words_of(other)[:-1])[-1:]:
-                    self.take(other, list(alike.values()), "name")
+                counts = Counter(name for names in candidates.values() for name in names)
+                alone = {other: names for other, names in candidates.items() if len(names) == 1}
+                for other, names in alone.items():
+                    if counts[names[0]] == 1:
+                        self.take([other], names, "shape")
+                if before != len(self.found):
                     break
 
-    def kind(self, side: Side, name: str) -> tuple[str, tuple[int, ...]]:
-        return ("state" if name in side.state else "parameter"), (math.prod(side.arrays[name].shape),)
+    def by_order(self) -> None:
+        """Pair what is left in order, size by size, where both sides have as many: in blocks, in stacks, in all."""
+        for depth, start in itertools.product((2, 1, 0), (0, 1)):
+            for of_actual, of_expected in self.groups(functools.partial(_group_to, depth)).values():
+                for kind in dict.fromkeys(self.kind(self.expected, name)[start:] for name in of_expected):
+                    some = [name for name in of_actual if self.kind(self.actual, name)[start:] == kind]
+                    others = [name for name in of_expected if self.kind(self.expected, name)[start:] == kind]
+                    if len(some) == len(others) and all(map(self.may_be, some, others)):
+                        for name, other in zip(some, others, strict=True):
+                            self.take([other], [name], "order")
+
+    def may_be(self, actual: str, expected: str) -> bool:
+        """Whether two arrays fit, and are not called a weight here and a bias there."""
+        return len({role_of(actual), role_of(expected)} - {""}) < 2 and self.fits(actual, expected)
+
+    def kind(self, side: Side, name: str) -> tuple[str, bool, int]:
+        """What an array is by its last word, whether it is state, and its size."""
+        return role_of(name), name in side.state, side.arrays[name].size
+
+    def shape(self, side: Side, names: Sequence[str]) -> tuple[int, ...]:
+        """The shape of an array, or of several that are stacked."""
+        shapes = [side.arrays[name].shape for name in names]
+        return shapes[0] if len(names) == 1 else (len(names), *shapes[0])
 
     def fits(self, actual: str, expected: str) -> bool:
         """Whether the sizes of the axes are the same, in any order, or are the same as a matrix."""
@@ -214,21 +360,25 @@ class _Pairing:
         """Choose the arrangement of each pair: the one of all that are possible that others of such names have."""
         votes: dict[tuple[str, str], list[bool]] = defaultdict(list)
         choices = {}
-        for expected, actual, _ in self.found:
-            shape = self.expected.arrays[expected].shape
-            part = (shape[0] // len(actual), *shape[1:]) if shape else shape
-            possible = list(arrangements(part, self.actual.arrays[actual[0]].shape))
+        for expected, actual in self.found:
+            start, end = self.shape(self.expected, expected), self.shape(self.actual, actual)
+            joins = len(expected) > len(actual)
+            if len(expected) == len(actual):
+                possible = [(one, one.is_identity) for one in arrangements(start, end)]
+            else:
+                found = joints(*((end, start) if joins else (start, end)))
+                possible = [(one.inverse if joins else one, one.keeps_parts) for one in found]
             choices[expected] = possible
-            if len({one.is_identity for one in possible}) == 1:
-                votes[leaf(expected), leaf(actual[0])].append(possible[0].is_identity)
+            if len({stays for _, stays in possible}) == 1:
+                votes[leaf(expected[0]), leaf(actual[0])].append(possible[0][1])
         pairs = []
-        for expected, actual, how in self.found:
-            seen = votes.get((leaf(expected), leaf(actual[0])), [])
-            stays = all(seen) if seen else self.has_same_orientation(actual[0], expected)
+        for (expected, actual), how in self.found.items():
+            seen = votes.get((leaf(expected[0]), leaf(actual[0])), [])
+            stays = all(seen) if seen else self.has_same_orientation(actual[0], expected[0])
             possible = choices[expected]
-            best = next((one for one in possible if one.is_identity == stays), possible[0])
+            best = next((one for one, is_same in possible if is_same == stays), possible[0][0])
             pairs.append(Pair(expected, actual, best, how))
-        return Pairing(pairs, list(self.left_actual), list(self.left_expected))
+        return Pairing(self.listed + pairs, list(self.left_actual), list(self.left_expected), self.notes)
 
     def has_same_orientation(self, actual: str, expected: str) -> bool:
         tables = {"embedding", "embeddings", "table"} & {leaf(actual), leaf(expected)}
@@ -240,44 +390,43 @@ class _Pairing:
 @functools.cache
 def words_of(name: str) -> tuple[str, ...]:
     """The words of a name, in those of one framework, with numbers apart."""
-    words = [word for word in re.split(r"[./:]|_(?=\d)|(?<=[a-z])(?=\d)", name.lower()) if word]
+    path = (NUMBERED.get(part, part) for part in re.split(r"[./:]", name.lower()))
+    words = [word for part in path for word in re.split(r" |_(?=\d)|(?<=[a-z])(?=\d)", part) if word]
     parts = [PART.get(word, word) for word in words[:-1] if word not in ("params", "model", "module")]
     return (*parts, LEAF.get(words[-1], words[-1])) if words else ()
+
+
+def _words_behind_the_root(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The words of names, without those that all begin with, such as the number of a model."""
+    words = {name: words_of(name) for name in names}
+    rows = list(words.values())
+    first = itertools.takewhile(lambda column: len({*column}) == 1, zip(*(row[:-1] for row in rows), strict=False))
+    same = len(list(first)) if len(rows) > 1 else 0
+    return {name: row[same:] for name, row in words.items()}
+
+
+def group_of(words: Sequence[str]) -> tuple[str, ...]:
+    """The block of layers that an array belongs to: the encoder or decoder, and the first number of the path."""
+    stack = next((word for word in words if word in STACKS), "")
+    return stack, next((word for word in words[:-1] if word.isdigit()), "")
+
+
+def _group_to(depth: int, _: str, words: Sequence[str]) -> tuple[str, ...]:
+    return group_of(words)[:depth]
+
+
+def role_of(name: str) -> str:
+    """What an array is by its last word, such as a weight or a bias; empty if that is not known."""
+    word = leaf(name).lower()
+    word = LEAF.get(word, word)
+    return word if word in LEAVES else ""
+
+
+def layer_of(name: str) -> str:
+    """The path of the layer that an array belongs to."""
+    return re.split(r"[./][^./]*$", name)[0] if re.search(r"[./]", name) else ""
 
 
 def leaf(name: str) -> str:
     """The last word of a name, as its framework has it."""
     return re.split(r"[./]", name)[-1]
-
-
-def arrangements(start: tuple[int, ...], end: tuple[int, ...]) -> Iterator[Arrangement]:
-    """Yield the ways to bring an array from one shape to another: in order, reversed, as a convolution's, others.
-
-    A shape of more axes is one of which some are split, such as the heads of a projection.
-    """
-    if math.prod(start) != math.prod(end):
-        return
-    rank = len(start)
-    likely = [tuple(range(rank))]
-    if rank > 2:  # outputs, inputs, space, and space, inputs, outputs
-        likely += [(*range(2, rank), 1, 0), (rank - 1, rank - 2, *range(rank - 2))]
-    likely.append(tuple(reversed(range(rank))))
-    every = itertools.permutations(range(rank)) if rank <= 4 else iter(())
-    for axes in dict.fromkeys((*likely, *every)):
-        moved = tuple(start[axis] for axis in axes)
-        if moved == end or (len(end) != rank and _is_split(moved, end)):
-            yield Arrangement(axes, end)
-
-
-def _is_split(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether the longer shape has each axis of the shorter one, as it is or as several."""
-    short, long = sorted((one, other), key=len)
-    place = 0
-    for size in short:
-        product = 1
-        while place < len(long) and (product < size or (product == size == 1 and long[place] == 1)):
-            product *= long[place]
-            place += 1
-        if product != size:
-            return False
-    return all(size == 1 for size in long[place:])

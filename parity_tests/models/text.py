@@ -31,12 +31,9 @@ def as_text(comparison: Result) -> str:
     add("expected", comparison.expected)
     add("inputs", ", ".join(f"{name}: {kind}" for name, kind in comparison.inputs.items()))
     pairing = comparison.pairing
-    turned = sum(not pair.arrangement.is_identity for pair in pairing.pairs)
-    add(
-        "weights",
-        f"{comparison.weights}, seed {comparison.seed}: {len(pairing.pairs)} pairs, {turned} with other axes, "
-        f"{len(pairing.only_actual)} and {len(pairing.only_expected)} without a partner",
-    )
+    counts = [len(pairing.pairs), pairing.num_with_other_axes, len(pairing.only_actual), len(pairing.only_expected)]
+    words = "{} pairs, {} with other axes, {} and {} without a partner".format(*counts)
+    add("weights", f"{comparison.weights}, seed {comparison.seed}: {words}")
     for words in red_lines(comparison):
         add(*words)
     for verdict in comparison.undecided_verdicts[:MOST_RED]:

@@ -72,7 +72,10 @@ class Trial:
             if not side.parameters:  # a layer that is built by its first call
                 self.run_side(side, dtype=side.dtype)
         result, stored = self.result, dict(self.expected.arrays)
-        result.pairing = pairing = pair_parameters(self.actual, self.expected, self.names)
+        result.pairing = pairing = pair_parameters(
+            self.actual, self.expected, self.names, by_values=result.weights == "stored"
+        )
+        result.notes += pairing.notes
         if result.weights == "seeded":
             self.expected.arrays = {name: self._draw(name, array) for name, array in stored.items()}
         if result.weights != "stored":
@@ -80,8 +83,8 @@ class Trial:
             if left := pairing.only_actual + pairing.only_expected:
                 result.notes.append(f"without a partner, and not copied: {', '.join(left)}")
         elif pairing.has_guesses:
-            guessed = ", ".join(pair.expected for pair in pairing.pairs if pair.how == "order")
-            result.notes.append(f"paired by order, which is a guess: {guessed}")
+            guessed = ", ".join(" + ".join(pair.expected) for pair in pairing.pairs if pair.is_guess)
+            result.notes.append(f"paired by shape or order, which is a guess: {guessed}")
 
     def _draw(self, name: str, array: np.ndarray) -> np.ndarray:
         """An array drawn around the mean of the stored one, as wide as it, and not narrower than 1/√n."""
@@ -157,13 +160,9 @@ class Trial:
                 found[f"gradient.input.{other}"] = arranged
         of_parameters = {name.removeprefix("parameter."): array for name, array in actual.gradients.items()}
         for pair in self.result.pairing.pairs:
-            for kind, arrays, known in (
-                ("gradient.parameter", of_parameters, expected.gradients.get(f"parameter.{pair.expected}")),
-                ("state", actual.state, expected.state.get(pair.expected)),
-            ):
-                joined = None if known is None else pair.join(arrays, known.shape)
-                if joined is not None:
-                    found[f"{kind}.{pair.expected}"] = joined
+            gradients = pair.to_expected(of_parameters, pair.scale)
+            found |= {f"gradient.parameter.{name}": array for name, array in gradients.items()}
+            found |= {f"state.{name}": array for name, array in pair.to_expected(actual.state).items()}
         return found
 
     @contextmanager
@@ -175,7 +174,7 @@ class Trial:
         change = {
             name: array - before[1][name] for name, array in self.expected.arrays.items() if array.dtype.kind == "f"
         }
-        pairs = Pairing([pair for pair in self.result.pairing.pairs if pair.expected in change])
+        pairs = Pairing([pair for pair in self.result.pairing.pairs if {*pair.expected} <= {*change}])
         self.actual.arrays = {
             **before[0],
             **{name: before[0][name] + array for name, array in pairs.copy(change).items()},

@@ -32,6 +32,7 @@ NEEDED = {
     "test_weights_onnx.py": "onnx",
     "test_weights_h5.py": "h5py",
     "test_torch_onnx.py": "onnxscript",
+    "test_library_models.py": "transformers",
     "test_onnx_side.py": "onnxruntime",
     "test_html_report.py": "jinja2",
     "test_models_page.py": "jinja2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
@@ -65,7 +66,8 @@ class Answer:
 
 
 def harmless(text: str, most: int) -> str:
-    """Replace control characters and lone surrogates in an untrusted text, and shorten it to that length."""
+    """Replace control characters and lone surrogates in an untrusted text, but for colours, and shorten it."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", text)
     if len(text) > most:
         text = f"{text[: most // 2]} ... {len(text) - most:,} characters ... {text[-(most // 2) :]}"
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)

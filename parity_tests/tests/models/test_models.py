@@ -18,7 +18,7 @@ from parity_tests.models.calls import Recorder
 from parity_tests.models.formulas import ACTIVATIONS
 from parity_tests.models.inputs import constants_of, read_inputs
 from parity_tests.models.mistakes import explain
-from parity_tests.models.names import read_names
+from parity_tests.models.names import ParameterEntry, read_names
 from parity_tests.models.parameters import pair_parameters
 from parity_tests.models.sides import Side, SideError
 
@@ -85,7 +85,8 @@ def test_names_are_checked_and_read_from_a_file(tmp_path: Path):
         '[parameters]\n"blocks.{}.w" = "layers.{}.weight"\n[inputs]\nhidden = {name="mask", inverted=true}\n'
     )
     names = read_names(file)
-    assert names.parameter("blocks.12.w") == "layers.12.weight" and names.parameter("block.1.w") is None
+    assert names.parameter("blocks.12.w") == ParameterEntry(("layers.12.weight",))
+    assert names.parameter("block.1.w") is None
     mask = np.array([True, False])
     assert names.actual_inputs({"mask": mask})["hidden"].tolist() == [False, True]
     with pytest.raises(SideError, match="there is no input 'mask', only x"):
@@ -124,7 +125,63 @@ def test_arrays_are_paired_by_name_in_the_words_of_each_framework():
         np.testing.assert_allclose(heads, x @ joined[6 * index : 6 * index + 6].T, rtol=1e-13)
     np.testing.assert_array_equal(copied["conv.kernel"], arrays["conv.weight"].transpose(2, 3, 1, 0))
     for pair in pairing.pairs:
-        np.testing.assert_array_equal(pair.join(copied, arrays[pair.expected].shape), arrays[pair.expected])
+        for name, array in pair.to_expected(copied).items():
+            np.testing.assert_array_equal(array, arrays[name])
+
+
+def test_arrays_of_a_names_file_are_cut_turned_and_scaled():
+    actual = Holder("flax", q=(4, 6), k=(4, 6), v=(4, 6), joined=(6, 4), embedding=(5, 4))
+    expected = Holder("torch", qkv=(4, 18), one=(2, 4), two=(2, 4), three=(2, 4), table=(5, 4))
+    third = {"name": "qkv", "axes": "i (3 h) -> 3 i h"}
+    parameters = {name: {**third, "part": part} for part, name in enumerate("qkv")}
+    parameters |= {"joined": {"names": ["one", "two", "three"], "axes": "3 h i -> (3 h) i"}}
+    parameters |= {"embedding": {"name": "table", "scale": 0.5}, "lost": "table", "table": "lost"}
+    pairing = pair_parameters(actual, expected, read_names({"parameters": parameters}))
+    assert not (pairing.only_actual or pairing.only_expected or pairing.has_guesses)
+    assert pairing.notes == [f"names: [parameters] {name!r} matches no array of " for name in ("lost", "table")]
+    copied, arrays = pairing.copy(expected.arrays), expected.arrays
+    np.testing.assert_array_equal(np.concatenate([copied[name] for name in "qkv"], 1), arrays["qkv"])
+    np.testing.assert_array_equal(copied["joined"], np.concatenate([arrays[name] for name in ("one", "two", "three")]))
+    np.testing.assert_array_equal(copied["embedding"], 0.5 * arrays["table"])
+    for pair in pairing.pairs:
+        for name, array in pair.to_expected(copied).items():
+            np.testing.assert_array_equal(array, arrays[name])
+    for entry, words in (
+        ({**third, "axes": "i h -> i i"}, "both sides have to name the same axes"),
+        ({**third, "axes": "i (2 h) -> 2 i h"}, r"q \(4, 6\) does not fit qkv \(4, 18\) with the axes 'i \(2 h\)"),
+        ("qkv", "state its axes"),
+    ):
+        with pytest.raises(SideError, match=words):
+            pair_parameters(actual, expected, read_names({"parameters": {"q": entry}}))
+    lost = pair_parameters(actual, expected, read_names({"parameters": {"q": "lost"}}))
+    assert lost.notes == ["names: [parameters] q = 'lost':  has no such array"]
+
+
+def test_stored_arrays_are_paired_by_their_values():
+    actual, expected = Holder("torch", a=(3, 4), b=(3, 4)), Holder("flax", c=(4, 3), d=(4, 3))
+    expected.arrays = {"c": actual.arrays["b"].T, "d": actual.arrays["a"].T}
+    pairs = pair_parameters(actual, expected, read_names(None), by_values=True).pairs
+    assert {(pair.expected, pair.actual, pair.how) for pair in pairs} == {
+        (("c",), ("b",), "values"),
+        (("d",), ("a",), "values"),
+    }
+
+
+def test_parts_in_one_array_are_paired_on_either_side():
+    names = [f"layers__{layer}__attn__{name}__kernel" for layer in (0, 1) for name in ("query", "key", "value")]
+    parts = Holder("flax", **dict.fromkeys(names, (4, 4)))
+    whole = Holder("torch", **{f"h__{layer}__attn__c_attn__weight": (12, 4) for layer in (0, 1)})
+    for sides in ((parts, whole), (whole, parts)):
+        pairing = pair_parameters(*sides, read_names(None))
+        assert (
+            len(pairing.pairs) == 2
+            and not pairing.has_guesses
+            and pairing.pairs[0].remarks == ["axes (0, 2, 1)", "3 parts"]
+        )
+        copied = pairing.copy(sides[1].arrays)
+        for pair in pairing.pairs:
+            for name, array in pair.to_expected(copied).items():
+                np.testing.assert_array_equal(array, sides[1].arrays[name])
 
 
 def test_what_is_paired_by_order_alone_is_a_guess():

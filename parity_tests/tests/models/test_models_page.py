@@ -12,6 +12,7 @@ import pytest
 
 from parity_tests.format.case import epsilon
 from parity_tests.judge.verdict import Status, Verdict
+from parity_tests.models.arrangements import Arrangement
 from parity_tests.models.calls import Call, Recorder
 from parity_tests.models.difference import Difference
 from parity_tests.models.page import (
@@ -23,7 +24,7 @@ from parity_tests.models.page import (
     pictures,
     sublayers,
 )
-from parity_tests.models.parameters import Arrangement, Pair, Pairing
+from parity_tests.models.parameters import Pair, Pairing
 from parity_tests.models.result import Result
 from parity_tests.reports.html_report import WIDEST
 
@@ -114,7 +115,7 @@ def test_a_page_has_no_script_and_asks_for_no_other_file(tmp_path: Path):
 
 
 def test_a_name_is_never_an_element(tmp_path: Path):
-    pairing = Pairing([Pair(TAG, (TAG, TAG), Arrangement((0,), (2,)), "order")], [TAG], [TAG])
+    pairing = Pairing([Pair((TAG,), (TAG, TAG), Arrangement((4,), (2, 2), (0, 1), (2, 2)), "order")], [TAG], [TAG])
     named = comparison(
         tmp_path,
         {TAG: (TAG, 0.5)},
@@ -228,11 +229,11 @@ def test_each_of_300_sublayers_is_a_row_and_the_first_difference_is_marked(tmp_p
 
 
 def test_weights_without_a_partner_are_open_and_guesses_are_named(tmp_path: Path):
-    turned = Pair("w", ("q", "k"), Arrangement((1, 0), (3, 4)), "order")
+    turned = Pair(("w",), ("q", "k"), Arrangement((8, 3), (2, 4, 3), (0, 2, 1), (2, 3, 4)), "order")
     shown = Page(comparison(tmp_path, pairing=Pairing([turned], ["head.bias"], [])))
     assert ("details", {"open": None}) in shown.elements
     assert "1 pairs, 1 with other axes, 1 without a partner" in shown.text and "head.bias" in shown.text
-    assert "q + k" in shown.text and "axes (1, 0), 2 parts" in shown.text and "order, a guess" in shown.text
+    assert "q + k" in shown.text and "axes (0, 2, 1), 2 parts, by order: a guess" in shown.text
     assert ("details", {}) in Page(comparison(tmp_path, pairing=Pairing([turned]))).elements
 
 

@@ -1,0 +1,329 @@
+"""Models of libraries with random weights, and the same models put together of this project's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+FEATURES, HEADS, HIDDEN, LAYERS, WORDS = 16, 4, 24, 2, 40
+SOURCES = "input_ids: int (2, 6) < 40; decoder_input_ids: int (2, 5) < 40"
+
+
+class Pair(NamedTuple):
+    """Our model, the library's, and what it takes to compare them."""
+
+    actual: Any
+    expected: Any
+    inputs: str
+    names: dict[str, dict[str, Any]]
+
+
+def redrawn(model: torch.nn.Module) -> torch.nn.Module:
+    """A model whose parameters are far from their first values, which are often 0 and 1."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            change = torch.randn(parameter.shape, generator=generator) * 0.2
+            parameter.data = change + (parameter.data > 0.9)  # norms stay near 1
+    return model.eval()
+
+
+def scaled(name: str, other: str) -> dict[str, Any]:
+    """The names of an embedding that the library does not multiply by the root of the features, as our layers do."""
+    return {name: {"name": other, "scale": FEATURES**-0.5}}
+
+
+def gpt2(**changes: Any) -> Pair:
+    """GPT-2, in JAX."""
+    from flax import nnx
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from backends import jax as attention
+
+    options = {"activation": "gelu_tanh", "epsilon": 1e-5, **changes}
+
+    class Language(nnx.Module):
+        def __init__(self) -> None:
+            self.transformer = attention.TransformerEncoder(
+                WORDS,
+                FEATURES,
+                HEADS,
+                4 * FEATURES,
+                LAYERS,
+                positions="learned",
+                num_positions=32,
+                norm="pre",
+                causal=True,
+                rngs=nnx.Rngs(0),
+                **options,
+            )
+
+        def __call__(self, input_ids: Any) -> Any:
+            outputs, _ = self.transformer(input_ids)
+            return {"logits": outputs @ self.transformer.embedding.embedding.T * FEATURES**0.5}
+
+    config = GPT2Config(
+        vocab_size=WORDS, n_positions=32, n_embd=FEATURES, n_layer=LAYERS, n_head=HEADS, bos_token_id=1, eos_token_id=2
+    )
+    names = {"parameters": scaled("transformer.embedding.embedding", "transformer.wte.weight")}
+    return Pair(Language(), redrawn(GPT2LMHeadModel(config)), "input_ids: int (2, 7) < 40", names)
+
+
+def llama(**changes: Any) -> Pair:
+    """Llama, in JAX: it rotates and normalizes in float32, whatever the dtype."""
+    from flax import nnx
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from backends import jax as attention
+
+    options = {"rotary_layout": "concatenated", "epsilon": 1e-6, **changes}
+
+    class Language(nnx.Module):
+        def __init__(self) -> None:
+            rngs = nnx.Rngs(0)
+            self.model = attention.TransformerEncoder(
+                WORDS,
+                FEATURES,
+                HEADS,
+                HIDDEN,
+                LAYERS,
+                positions="rotary",
+                num_key_heads=2,
+                norm="pre",
+                rms=True,
+                activation="silu",
+                gated=True,
+                bias=False,
+                causal=True,
+                rngs=rngs,
+                **options,
+            )
+            self.lm_head = nnx.Linear(FEATURES, WORDS, use_bias=False, rngs=rngs)
+
+        def __call__(self, input_ids: Any) -> Any:
+            outputs, _ = self.model(input_ids)
+            return {"logits": self.lm_head(outputs)}
+
+    config = LlamaConfig(
+        vocab_size=WORDS,
+        hidden_size=FEATURES,
+        intermediate_size=HIDDEN,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=2,
+    )
+    names = {"parameters": scaled("model.embedding.embedding", "model.embed_tokens.weight")}
+    return Pair(Language(), redrawn(LlamaForCausalLM(config)), "input_ids: int (2, 7) < 40", names)
+
+
+def t5(**changes: Any) -> Pair:
+    """T5, in TensorFlow."""
+    import keras
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    from backends import tf as attention
+
+    options = {"score": "dot", "epsilon": 1e-6, **changes}
+
+    class Model(keras.Model):
+        def __init__(self) -> None:
+            super().__init__(name="t5")
+            self.translator = attention.TransformerTranslator(
+                WORDS,
+                WORDS,
+                FEATURES,
+                HEADS,
+                HIDDEN,
+                LAYERS,
+                positions="relative",
+                num_buckets=8,
+                max_distance=20,
+                norm="pre",
+                rms=True,
+                bias=False,
+                shared=True,
+                tied=True,
+                name=self.name,
+                **options,
+            )
+
+        def call(self, input_ids: Any, decoder_input_ids: Any) -> Any:
+            return {"logits": self.translator(input_ids, decoder_input_ids)[0]}
+
+    config = T5Config(
+        vocab_size=WORDS,
+        d_model=FEATURES,
+        d_kv=FEATURES // HEADS,
+        d_ff=HIDDEN,
+        num_layers=LAYERS,
+        num_heads=HEADS,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=20,
+        decoder_start_token_id=0,
+    )
+    names = {"parameters": scaled("t5/decoder/embedding/embeddings", "shared.weight")}
+    return Pair(Model(), redrawn(T5ForConditionalGeneration(config)), SOURCES, names)
+
+
+def marian(**changes: Any) -> Pair:
+    """Marian, in TensorFlow; its sinusoids are a table, which is copied."""
+    import keras
+    from transformers import MarianConfig, MarianMTModel
+
+    from backends import tf as attention
+
+    options = {"activation": "silu", "epsilon": 1e-5, **changes}
+
+    class Model(keras.Model):
+        def __init__(self) -> None:
+            super().__init__(name="marian")
+            self.translator = attention.TransformerTranslator(
+                WORDS,
+                WORDS,
+                FEATURES,
+                HEADS,
+                HIDDEN,
+                LAYERS,
+                positions="learned",
+                num_positions=12,
+                shared=True,
+                tied=True,
+                name=self.name,
+                **options,
+            )
+
+        def call(self, input_ids: Any, decoder_input_ids: Any) -> Any:
+            return {"logits": self.translator(input_ids, decoder_input_ids)[0]}
+
+    config = MarianConfig(
+        vocab_size=WORDS,
+        d_model=FEATURES,
+        encoder_layers=LAYERS,
+        decoder_layers=LAYERS,
+        encoder_attention_heads=HEADS,
+        decoder_attention_heads=HEADS,
+        encoder_ffn_dim=HIDDEN,
+        decoder_ffn_dim=HIDDEN,
+        max_position_embeddings=12,
+        activation_function="swish",
+        scale_embedding=True,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+        forced_eos_token_id=1,
+    )
+    return Pair(Model(), redrawn(MarianMTModel(config)), SOURCES, {})
+
+
+def vit(**changes: Any) -> Pair:
+    """ViT, in TensorFlow, with channels last."""
+    from transformers import ViTConfig, ViTForImageClassification
+
+    from backends import tf as attention
+
+    options = {"activation": "gelu", "epsilon": 1e-12, **changes}
+    config = ViTConfig(
+        hidden_size=FEATURES,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=HIDDEN,
+        image_size=8,
+        patch_size=4,
+        num_labels=5,
+    )
+    names = {
+        "inputs": {"images": {"name": "pixel_values", "axes": [0, 2, 3, 1]}},
+        "outputs": {"0": "logits"},
+        "parameters": {
+            "vit/W_p/kernel": {
+                "name": "vit.embeddings.patch_embeddings.projection.weight",
+                "axes": "f c p q -> (p q c) f",
+            }
+        },
+    }
+    model = attention.VisionTransformer(8, 8, 3, 4, 5, FEATURES, HEADS, HIDDEN, LAYERS, name="vit", **options)
+    return Pair(model, redrawn(ViTForImageClassification(config)), "pixel_values: float (2, 3, 8, 8)", names)
+
+
+def keras_hub(**changes: Any) -> Pair:
+    """A decoder's layer of KerasHub, in PyTorch."""
+    from keras_hub.layers import TransformerDecoder
+
+    from backends import torch as attention
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            options = {"epsilon": 1e-4, **changes}
+            self.layer = attention.TransformerDecoderLayer(FEATURES, HEADS, HIDDEN, **options)
+
+        def forward(self, decoder_sequence: torch.Tensor, encoder_sequence: torch.Tensor) -> torch.Tensor:
+            return self.layer(decoder_sequence, encoder_sequence)[0]
+
+    expected = TransformerDecoder(HIDDEN, HEADS, layer_norm_epsilon=1e-4, name="decoder")
+    return Pair(Layer(), expected, "decoder_sequence: float (2, 5, 16); encoder_sequence: float (2, 7, 16)", {})
+
+
+def torch_transformer(**changes: Any) -> Pair:
+    """torch.nn.Transformer, in Flax's own layers."""
+    import jax.numpy as jnp
+    from flax import nnx
+
+    options = {"epsilon": 1e-5, **changes}
+
+    class Layer(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs, crosses: bool) -> None:
+            made = {"in_features": FEATURES, "decode": False, "rngs": rngs}
+            self.self_attn = nnx.MultiHeadAttention(HEADS, **made)
+            self.norm1 = nnx.LayerNorm(FEATURES, rngs=rngs, **options)
+            if crosses:
+                self.multihead_attn = nnx.MultiHeadAttention(HEADS, **made)
+                self.norm3 = nnx.LayerNorm(FEATURES, rngs=rngs, **options)
+            self.linear1 = nnx.Linear(FEATURES, HIDDEN, rngs=rngs)
+            self.linear2 = nnx.Linear(HIDDEN, FEATURES, rngs=rngs)
+            self.norm2 = nnx.LayerNorm(FEATURES, rngs=rngs, **options)
+            self.crosses = crosses
+
+        def __call__(self, x: Any, memory: Any = None) -> Any:
+            mask = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))[None, None] if self.crosses else None
+            x = self.norm1(x + self.self_attn(x, mask=mask))
+            if self.crosses:
+                x = self.norm2(x + self.multihead_attn(x, memory, memory))
+            fed = self.linear2(nnx.relu(self.linear1(x)))
+            return self.norm3(x + fed) if self.crosses else self.norm2(x + fed)
+
+    class Stack(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs, crosses: bool) -> None:
+            self.layers = nnx.List([Layer(rngs, crosses) for _ in range(LAYERS)])
+            self.norm = nnx.LayerNorm(FEATURES, rngs=rngs, **options)
+
+        def __call__(self, x: Any, memory: Any = None) -> Any:
+            for layer in self.layers:
+                x = layer(x, memory)
+            return self.norm(x)
+
+    class Model(nnx.Module):
+        def __init__(self) -> None:
+            rngs = nnx.Rngs(0)
+            self.encoder, self.decoder = Stack(rngs, False), Stack(rngs, True)
+
+        def __call__(self, src: Any, tgt: Any) -> Any:
+            return self.decoder(tgt, self.encoder(src))
+
+    class Causal(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.transformer = torch.nn.Transformer(FEATURES, HEADS, LAYERS, LAYERS, HIDDEN, batch_first=True)
+
+        def forward(self, src: torch.Tensor, tgt: torch.Tensor) -> torch.Tensor:
+            hidden = torch.ones(tgt.shape[1], tgt.shape[1], dtype=torch.bool).triu(1)
+            return self.transformer(src, tgt, tgt_mask=hidden)
+
+    return Pair(Model(), redrawn(Causal()), "src: float (2, 6, 16); tgt: float (2, 5, 16)", {})
+
+
+MODELS: dict[str, Callable[..., Pair]] = {
+    one.__name__: one for one in (gpt2, llama, t5, marian, vit, keras_hub, torch_transformer)
+}
