@@ -32,8 +32,8 @@ def as_text(comparison: Result) -> str:
     add("inputs", ", ".join(f"{name}: {kind}" for name, kind in comparison.inputs.items()))
     pairing = comparison.pairing
     counts = [len(pairing.pairs), pairing.num_with_other_axes, len(pairing.only_actual), len(pairing.only_expected)]
-    words = "{} pairs, {} with other axes, {} and {} without a partner".format(*counts)
-    add("weights", f"{comparison.weights}, seed {comparison.seed}: {words}")
+    partners = "{} pairs, {} with other axes, {} and {} without a partner".format(*counts)
+    add("weights", f"{comparison.weights}, seed {comparison.seed}: {partners}")
     for words in red_lines(comparison):
         add(*words)
     for verdict in comparison.undecided_verdicts[:MOST_RED]:
