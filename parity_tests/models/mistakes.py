@@ -29,20 +29,24 @@ ROUNDING = 1e-14
 """The rounding of a variance, beside its size."""
 
 
-def explain(difference: Difference, actual: Side, expected: Side, pairing: Pairing) -> list[str]:
-    """What the error looks like, most specific first; settings and parameters that differ come before all."""
+def explain(difference: Difference, actual: Side, expected: Side, pairing: Pairing) -> tuple[list[str], list[str]]:
+    """The mistakes that the error looks like, most specific first, and what manner of error it is if it has no name.
+
+    Settings and parameters that differ come before all.
+    """
     one = np.asarray(difference.actual_array.array, np.float64)
     other = np.asarray(difference.expected_array.array, np.float64)
     found = list(_settings(difference)) + list(_parameters(difference, actual, expected, pairing))
     if one.size != other.size:
-        return [*found, f"the shape is {one.shape}, expected {other.shape}"]
+        return [*found, f"the shape is {one.shape}, expected {other.shape}"], []
     one = one.reshape(other.shape)
     if difference.kind == "gradient":
-        return [*found, *gradient_manners(one, other)] or list(manners(one, other))
+        found += gradient_manners(one, other)
+        return found, [] if found else list(manners(one, other))
     known = _Known(difference, expected)
     with np.errstate(all="ignore"):
         named = list(dict.fromkeys(name for guess in GUESSES for name in guess(one, other, known)))
-    return [*found, *(named or manners(one, other))]
+    return [*found, *named], [] if named else list(manners(one, other))
 
 
 class _Known:

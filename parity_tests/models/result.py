@@ -35,6 +35,8 @@ class Result:
     decided_in: str = "float64"
     first_difference: Difference | None = None
     looks_like: list[str] = field(default_factory=list)
+    has_mistakes: bool = False
+    """Whether that is a known mistake, not the manner of the error alone."""
     errors: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     kinds: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """The classes of each such sublayer and of its partner."""

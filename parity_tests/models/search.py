@@ -74,7 +74,8 @@ def find_difference(trial: Trial, dtype: str, cotangents: Arrays) -> None:
         if alignment.unpaired:
             result.notes.append(f"sublayers without a partner: {', '.join(alignment.unpaired[:MOST_NAMES])}")
         if difference is not None:
-            result.looks_like = explain(difference, trial.actual, trial.expected, result.pairing)
+            mistakes, errors = explain(difference, trial.actual, trial.expected, result.pairing)
+            result.looks_like, result.has_mistakes = mistakes + errors, bool(mistakes)
             arrays = difference.actual_array.array, difference.expected_array.array
             result.pictures = {"actual": np.array(arrays[0]), "expected": np.array(arrays[1])}
         elif not rounds and (gradient := _first_parameter(trial)):

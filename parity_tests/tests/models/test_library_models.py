@@ -22,6 +22,7 @@ PRECISIONS = {
     "marian": "float64",
     "vit": "float64",
     "keras_hub": "float64",
+    "keras_hub_gelu": "float32",
     "torch_transformer": "float32",
 }
 PLANTED: Mapping[str, tuple[Mapping[str, Any], str, str]] = {

@@ -222,7 +222,7 @@ def test_the_code_between_two_sublayers_is_named(tmp_path: Path):
     looks = explain(
         difference, Holder("torch"), Holder("torch"), pair_parameters(Holder("a"), Holder("b"), read_names(None))
     )
-    assert looks == ["tanh, expected ReLU"]
+    assert looks == (["tanh, expected ReLU"], [])
 
 
 def test_activations_differ_from_each_other():

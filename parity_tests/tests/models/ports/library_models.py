@@ -247,7 +247,18 @@ def vit(**changes: Any) -> Pair:
     return Pair(model, redrawn(ViTForImageClassification(config)), "pixel_values: float (2, 3, 8, 8)", names)
 
 
-def keras_hub(**changes: Any) -> Pair:
+def _gelu_tanh(inputs: Any) -> Any:
+    import keras
+
+    return keras.activations.gelu(inputs, approximate=True)
+
+
+def keras_hub_gelu(**changes: Any) -> Pair:
+    """The same with the tanh form of GELU, one of whose constants TensorFlow rounds to float32."""
+    return keras_hub(True, activation="gelu_tanh", **changes)
+
+
+def keras_hub(is_gelu: bool = False, **changes: Any) -> Pair:
     """A decoder's layer of KerasHub, in PyTorch."""
     from keras_hub.layers import TransformerDecoder
 
@@ -262,7 +273,9 @@ def keras_hub(**changes: Any) -> Pair:
         def forward(self, decoder_sequence: torch.Tensor, encoder_sequence: torch.Tensor) -> torch.Tensor:
             return self.layer(decoder_sequence, encoder_sequence)[0]
 
-    expected = TransformerDecoder(HIDDEN, HEADS, layer_norm_epsilon=1e-4, name="decoder")
+    expected = TransformerDecoder(
+        HIDDEN, HEADS, activation=_gelu_tanh if is_gelu else "relu", layer_norm_epsilon=1e-4, name="decoder"
+    )
     return Pair(Layer(), expected, "decoder_sequence: float (2, 5, 16); encoder_sequence: float (2, 7, 16)", {})
 
 
@@ -325,5 +338,5 @@ def torch_transformer(**changes: Any) -> Pair:
 
 
 MODELS: dict[str, Callable[..., Pair]] = {
-    one.__name__: one for one in (gpt2, llama, t5, marian, vit, keras_hub, torch_transformer)
+    one.__name__: one for one in (gpt2, llama, t5, marian, vit, keras_hub, keras_hub_gelu, torch_transformer)
 }

@@ -15,7 +15,7 @@ from flax import nnx
 from torch import nn
 
 WIDTH, HEADS, VOCAB, CLASSES = 12, 3, 30, 5
-EPSILON = 2.0**-17  # MXNet rounds it to float32
+EPSILON = 1e-5  # MXNet rounds it to float32
 CHANGES = {"": (EPSILON, 1.0), "epsilon": (1e-3, 1.0), "scale": (EPSILON, WIDTH**0.5), "activation": (EPSILON, 1.0)}
 """The epsilon of the norm, and the factor of the embedding, of the model and with a change."""
 
