@@ -335,10 +335,10 @@ class _Comparing(Trial):
         Frameworks round constants to float32 whatever the dtype, such as TensorFlow that of the tanh form of GELU. It
         is not so if the first difference looks like a known mistake. A note has its place and size.
         """
-        result, own = self.result, self.expected.dtype
+        result, made_in = self.result, self.expected.dtype
         if (
             dtype != "float64"
-            or "float64" in (own, self.actual.dtype)
+            or "float64" in (made_in, self.actual.dtype)
             or self.expected.is_fixed
             or self.actual.is_fixed
         ):
@@ -346,13 +346,13 @@ class _Comparing(Trial):
         if any(one.check != "value" or one.error is None for one in result.red):
             return False
         largest = max(one.error for one in result.red if one.error is not None) * epsilon(dtype)
-        if largest > CONSTANT * epsilon(own):
+        if largest > CONSTANT * epsilon(made_in):
             return False
         find_difference(self, dtype, cotangents)
         if result.has_mistakes or result.first_difference is None:
             return False
         result.notes.append(
-            f"in float64 the sides differ by {largest:.1g}, as by a constant that is rounded to {own}: "
+            f"in float64 the sides differ by {largest:.1g}, as by a constant that is rounded to {made_in}: "
             f"{result.first_difference.sentence}"
         )
         self.decide_in_own_dtype()
