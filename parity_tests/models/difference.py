@@ -9,11 +9,10 @@ from parity_tests.models.calls import Call, Seen
 
 
 class Given(NamedTuple):
-    """An array that agrees: what it is, as the expected side has it, and as the actual side does."""
+    """An array that agrees: what it is, and as the expected side has it."""
 
     name: str
-    expected: Seen
-    actual: Seen
+    seen: Seen
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Difference:
 
     expected and actual are the calls: of whose outputs the first differs (kind "output"); whose input the code of
     `parent` makes of the output of `before` (kind "input"); or in whose backward pass it lies (kind "gradient"). array
-    is the pair of arrays there, and given are arrays that agree and that they are computed from.
+    is the pair of arrays there, and given are arrays that agree and that they are computed from, the nearest first.
     """
 
     kind: Literal["output", "input", "gradient"]

@@ -254,6 +254,8 @@ def arguments(model: keras.Layer, inputs: Mapping[str, tf.Tensor], title: str) -
             f"the names file, under [inputs]"
         )
     ordered = [inputs[name] for name in names] if known else list(inputs.values())
+    if isinstance(symbols, Mapping):
+        return [dict(zip(names, ordered, strict=True))], {}
     return [keras.tree.pack_sequence_as(symbols, ordered) if len(names) > 1 else ordered[0]], {}
 
 

@@ -46,7 +46,7 @@ def explain(difference: Difference, actual: Side, expected: Side, pairing: Pairi
     known = _Known(difference, expected)
     with np.errstate(all="ignore"):
         named = list(dict.fromkeys(name for guess in GUESSES for name in guess(one, other, known)))
-    return [*found, *named], [] if named else list(manners(one, other))
+    return [*found, *named], [] if named else list(_inside(one, other)) or list(manners(one, other))
 
 
 class _Known:
@@ -58,7 +58,7 @@ class _Known:
         """Floating arrays, each once, the nearest first."""
         self.others: list[Array] = []
         seen = set()
-        for name, given, _ in difference.given:
+        for name, given in difference.given:
             if given.moments in seen or given.size > MOST_ENTRIES:
                 continue
             seen.add(given.moments)
@@ -116,6 +116,16 @@ def _activation(one: Array, other: Array, known: _Known) -> Iterator[str]:
             continue
         x = x.reshape(other.shape)
         yield from _two(one, other, {name: function(x) for name, function in ACTIVATIONS.items()})
+
+
+def _inside(one: Array, other: Array) -> Iterator[str]:
+    """What a layer computes of the expected output, such as an activation that is part of it on the actual side."""
+    if other.size <= MOST_ENTRIES:
+        with np.errstate(all="ignore"):
+            applied = {name: function(other) for name, function in ACTIVATIONS.items()}
+        yield from (
+            f"{name} of the expected output, inside of the layer" for name in applied if is_close(applied[name], one)
+        )
 
 
 def _two(one: Array, other: Array, candidates: Mapping[str, Array], words: str = "{}, expected {}") -> Iterator[str]:
@@ -286,10 +296,15 @@ def _factor(one: Array, other: Array, known: _Known) -> Iterator[str]:
 
 def _attention(one: Array, other: Array, known: _Known) -> Iterator[str]:
     """Attention of the last three arrays that agree: scale, masks, their fill, and the order of heads."""
-    projected = zip(known.names, known.inputs, strict=True)
-    widths = [x for name, x in projected if x.ndim == 3 and name.startswith("the output of")][:6]
+    one, other = _with_heads_joined(one), _with_heads_joined(other)
     if other.ndim != 3 or other.size > MOST_ENTRIES:
         return
+    widths = []
+    for name, x in zip(known.names, map(_with_heads_joined, known.inputs), strict=True):
+        if x.ndim == 3 and name.startswith("the output of"):
+            in_one = x.shape[-1] == 3 * other.shape[-1]  # values, keys and queries, the nearest first
+            widths += np.split(x, 3, axis=-1)[::-1] if in_one else [x]
+    widths = widths[:6]
     near = itertools.permutations(range(min(3, len(widths))), 3)
     for triple in dict.fromkeys((*near, *((i + 2, i + 1, i) for i in range(len(widths) - 2)))):
         queries, keys, values = (widths[index] for index in triple)
@@ -304,6 +319,11 @@ def _attention(one: Array, other: Array, known: _Known) -> Iterator[str]:
                 return
             if any(is_close(array, other) for array in candidates.values()):
                 return
+
+
+def _with_heads_joined(x: Array) -> Array:
+    """An array (batch, steps, heads, features) with the features of all heads together."""
+    return x.reshape(*x.shape[:2], -1) if x.ndim == 4 else x
 
 
 def _order(one: Array, other: Array, known: _Known) -> Iterator[str]:

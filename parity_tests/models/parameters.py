@@ -328,7 +328,7 @@ class _Pairing:
 
     def by_order(self) -> None:
         """Pair what is left in order, size by size, where both sides have as many: in blocks, in stacks, in all."""
-        for depth, start in itertools.product((2, 1, 0), (0, 1)):
+        for depth, start in itertools.product((2, 1, 0), (0, 1, 2)):
             for of_actual, of_expected in self.groups(functools.partial(_group_to, depth)).values():
                 for kind in dict.fromkeys(self.kind(self.expected, name)[start:] for name in of_expected):
                     some = [name for name in of_actual if self.kind(self.actual, name)[start:] == kind]
@@ -341,9 +341,9 @@ class _Pairing:
         """Whether two arrays fit, and are not called a weight here and a bias there."""
         return len({role_of(actual), role_of(expected)} - {""}) < 2 and self.fits(actual, expected)
 
-    def kind(self, side: Side, name: str) -> tuple[str, bool, int]:
-        """What an array is by its last word, whether it is state, and its size."""
-        return role_of(name), name in side.state, side.arrays[name].size
+    def kind(self, side: Side, name: str) -> tuple[bool, str, bool, int]:
+        """Whether an array is of a norm, what it is by its last word, whether it is state, and its size."""
+        return "norm" in layer_of(name).lower(), role_of(name), name in side.state, side.arrays[name].size
 
     def shape(self, side: Side, names: Sequence[str]) -> tuple[int, ...]:
         """The shape of an array, or of several that are stacked."""

@@ -23,6 +23,8 @@ PRECISIONS = {
     "vit": "float64",
     "keras_hub": "float64",
     "keras_hub_gelu": "float32",
+    "keras_hub_gpt2": "float32",
+    "keras_hub_bert": "float32",
     "torch_transformer": "float32",
 }
 PLANTED: Mapping[str, tuple[Mapping[str, Any], str, str]] = {
@@ -32,6 +34,8 @@ PLANTED: Mapping[str, tuple[Mapping[str, Any], str, str]] = {
     "marian": ({"epsilon": 1e-3}, "self_attn_layer_norm", "epsilon 0.001, expected epsilon 1e-05"),
     "vit": ({"epsilon": 1e-5}, "layernorm_before", "epsilon 1e-05, expected epsilon 1e-12"),
     "keras_hub": ({"epsilon": 1e-3}, "self_attention_layer_norm", "epsilon 0.001, expected epsilon 0.0001"),
+    "keras_hub_gpt2": ({"scale_attn_weights": False}, "attn", ""),
+    "keras_hub_bert": ({"activation": "gelu"}, "intermediate.dense", "tanh-approximated GELU of the expected output"),
     "torch_transformer": ({"epsilon": 1e-6}, "norm1", "epsilon 1e-06, expected epsilon 1e-05"),
 }
 """What is changed in a model, with a part of where that is found, and of what it looks like."""

@@ -212,6 +212,20 @@ def test_permuted_reshaped_and_joined_twins_are_found(tmp_path: Path):
     assert (difference.actual.path, difference.expected.path) == ("end", "end")
 
 
+def test_an_activation_within_a_layer_of_one_side_is_no_difference(tmp_path: Path):
+    x, y = (np.random.default_rng(seed).normal(size=(2, 3)) for seed in range(2))
+    expected = record(tmp_path / "e", [("dense", x, y), ("out", np.maximum(y, 0.0), 2.0 * y)])
+    actual = record(tmp_path / "a", [("dense", x, np.maximum(y, 0.0)), ("out", np.maximum(y, 0.0), 3.0 * y)])
+    difference = Alignment(actual.completed_calls, expected.completed_calls, lambda seen: 1e-12).first_difference()
+    assert difference is not None and difference.expected.path == "out"
+    other = record(tmp_path / "o", [("dense", x, np.tanh(y)), ("out", np.tanh(y), 3.0 * y)])
+    difference = Alignment(other.completed_calls, expected.completed_calls, lambda seen: 1e-12).first_difference()
+    assert difference is not None and difference.expected.path == "dense"
+    pairing = pair_parameters(Holder("a"), Holder("b"), read_names(None))
+    looks = explain(difference, Holder("torch"), Holder("torch"), pairing)
+    assert looks == ([], ["tanh of the expected output, inside of the layer"])
+
+
 def test_the_code_between_two_sublayers_is_named(tmp_path: Path):
     x, y = (np.random.default_rng(seed).normal(size=(2, 3)) for seed in range(2))
     expected = record(tmp_path / "e", [("first", x, y), ("second", np.maximum(y, 0.0), 2.0 * y)])

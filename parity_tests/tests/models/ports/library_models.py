@@ -10,6 +10,8 @@ import torch
 FEATURES, HEADS, HIDDEN, LAYERS, WORDS = 16, 4, 24, 2, 40
 SOURCES = "input_ids: int (2, 6) < 40; decoder_input_ids: int (2, 5) < 40"
 
+MASKED = "input_ids: int (2, 7) < 40; attention_mask: mask (2, 7)"
+
 
 class Pair(NamedTuple):
     """Our model, the library's, and what it takes to compare them."""
@@ -279,6 +281,41 @@ def keras_hub(is_gelu: bool = False, **changes: Any) -> Pair:
     return Pair(Layer(), expected, "decoder_sequence: float (2, 5, 16); encoder_sequence: float (2, 7, 16)", {})
 
 
+def keras_hub_gpt2(**changes: Any) -> Pair:
+    """GPT-2 of KerasHub and of transformers: both are somebody else's."""
+    from keras_hub.models import GPT2Backbone
+    from transformers import GPT2Config, GPT2Model
+
+    config = GPT2Config(
+        vocab_size=WORDS, n_positions=32, n_embd=FEATURES, n_layer=LAYERS, n_head=HEADS, n_inner=HIDDEN, **changes
+    )
+    actual = GPT2Backbone(WORDS, LAYERS, HEADS, FEATURES, HIDDEN, max_sequence_length=32)
+    names = {"inputs": {"token_ids": "input_ids", "padding_mask": "attention_mask"}}
+    return Pair(actual, redrawn(GPT2Model(config)), MASKED, names)
+
+
+def keras_hub_bert(activation: str = "gelu_new") -> Pair:
+    """BERT of KerasHub, which has the tanh form of GELU, and of transformers, which has it if it is asked for."""
+    from keras_hub.models import BertBackbone
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=WORDS,
+        hidden_size=FEATURES,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=HIDDEN,
+        max_position_embeddings=32,
+        hidden_act=activation,
+    )
+    actual = BertBackbone(WORDS, LAYERS, HEADS, FEATURES, HIDDEN, max_sequence_length=32)
+    names = {
+        "inputs": {"token_ids": "input_ids", "padding_mask": "attention_mask", "segment_ids": "token_type_ids"},
+        "outputs": {"sequence_output": "last_hidden_state", "pooled_output": "pooler_output"},
+    }
+    return Pair(actual, redrawn(BertModel(config)), f"{MASKED}; token_type_ids: int (2, 7) < 2", names)
+
+
 def torch_transformer(**changes: Any) -> Pair:
     """torch.nn.Transformer, in Flax's own layers."""
     import jax.numpy as jnp
@@ -338,5 +375,17 @@ def torch_transformer(**changes: Any) -> Pair:
 
 
 MODELS: dict[str, Callable[..., Pair]] = {
-    one.__name__: one for one in (gpt2, llama, t5, marian, vit, keras_hub, keras_hub_gelu, torch_transformer)
+    one.__name__: one
+    for one in (
+        keras_hub_gpt2,
+        keras_hub_bert,
+        gpt2,
+        llama,
+        t5,
+        marian,
+        vit,
+        keras_hub,
+        keras_hub_gelu,
+        torch_transformer,
+    )
 }
