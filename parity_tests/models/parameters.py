@@ -16,6 +16,7 @@ import numpy as np
 from parity_tests.models.arrangements import Arrangement, arrangements, arrangements_of, joints
 from parity_tests.models.calls import Arrays
 from parity_tests.models.names import Names
+from parity_tests.models.recurrent import RecurrentPair, recurrent_layers
 from parity_tests.models.sides import Side, SideError
 
 How = Literal["names file", "values", "name", "shape", "order"]
@@ -93,7 +94,7 @@ class Pair(NamedTuple):
         """How the arrays differ in axes, parts and scale, and whether the pair is a guess."""
         parts = max(len(self.actual), len(self.expected))
         phrases = {
-            f"axes {self.arrangement.axes}": not self.arrangement.is_identity,
+            f"axes {self.arrangement.axes}": self.has_other_axes,
             f"{parts} parts": parts > 1,
             f"times {self.scale:g}": self.scale != 1.0,
             f"by {self.how}: a guess": self.is_guess,
@@ -105,15 +106,22 @@ class Pair(NamedTuple):
         """Whether names do not show that the arrays are the same."""
         return self.how in GUESSES
 
-    def to_actual(self, arrays: Mapping[str, np.ndarray], scale: float | None = None) -> Arrays:
-        """The arrays of the actual side, of those of the expected one, times the scale."""
-        factor = self.scale if scale is None else scale
-        return _move(arrays, self.expected, self.actual, self.arrangement, factor)
+    @property
+    def has_other_axes(self) -> bool:
+        """Whether axes are in another order."""
+        return not self.arrangement.is_identity
 
-    def to_expected(self, arrays: Mapping[str, np.ndarray], scale: float | None = None) -> Arrays:
+    def to_actual(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
+        """The arrays of the actual side, of those of the expected one, times the scale."""
+        return _move(arrays, self.expected, self.actual, self.arrangement, self.scale)
+
+    def to_expected(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
         """The arrays of the expected side, of those of the actual one; none if one is missing."""
-        factor = 1.0 / self.scale if scale is None else scale
-        return _move(arrays, self.actual, self.expected, self.arrangement.inverse, factor)
+        return _move(arrays, self.actual, self.expected, self.arrangement.inverse, 1.0 / self.scale)
+
+    def gradients_to_expected(self, gradients: Mapping[str, np.ndarray]) -> Arrays:
+        """The gradients of the expected side's arrays, of those of the actual side's; none if one is missing."""
+        return _move(gradients, self.actual, self.expected, self.arrangement.inverse, self.scale)
 
 
 def _move(
@@ -134,7 +142,7 @@ def _move(
 class Pairing:
     """The pairs, and the names on each side that have no partner."""
 
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[Pair | RecurrentPair] = field(default_factory=list)
     only_actual: list[str] = field(default_factory=list)
     only_expected: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -148,7 +156,7 @@ class Pairing:
     @property
     def num_with_other_axes(self) -> int:
         """The number of pairs with other axes."""
-        return sum(not pair.arrangement.is_identity for pair in self.pairs)
+        return sum(pair.has_other_axes for pair in self.pairs)
 
     def copy(self, expected: Mapping[str, np.ndarray]) -> Arrays:
         """The arrays of the expected side under the names, and in the shapes, of the actual one."""
@@ -156,7 +164,7 @@ class Pairing:
 
 
 def pair_parameters(actual: Side, expected: Side, names: Names, by_values: bool = False) -> Pairing:
-    """Pair the arrays of two sides by the names file, by values if that is asked for, by name, by shape and by order.
+    """Pair the arrays of two sides: by the names file, tables, values if that is asked for, names, shapes and order.
 
     Names are equal once words of frameworks are translated (kernel, weight). By shape are paired those that fit no
     other one of the layers of that number, and the others of a layer of which one is paired; in order, layers whose
@@ -167,6 +175,7 @@ def pair_parameters(actual: Side, expected: Side, names: Names, by_values: bool 
     """
     pairing = _Pairing(actual, expected)
     pairing.by_file(names)
+    pairing.by_tables()
     if by_values:
         pairing.by_values()
     pairing.by_name()
@@ -182,7 +191,7 @@ class _Pairing:
         self.left_actual = dict.fromkeys((*actual.parameters, *actual.state))
         self.left_expected = dict.fromkeys((*expected.parameters, *expected.state))
         self.found: dict[tuple[tuple[str, ...], tuple[str, ...]], How] = {}
-        self.listed: list[Pair] = []
+        self.listed: list[Pair | RecurrentPair] = []
         self.notes: list[str] = []
         self.words = {side: _words_behind_the_root(left) for side, left in self.sides}
 
@@ -234,6 +243,27 @@ class _Pairing:
                 self.remove(others, actual)
             else:
                 self.take(others, actual, "names file")
+
+    def by_tables(self) -> None:
+        """Pair recurrent layers of two frameworks, which join gates and biases in other ways."""
+        if self.actual.framework == self.expected.framework:
+            return
+        layers = [[*recurrent_layers(side.framework, side.arrays, left)] for side, left in self.sides]
+        for expected in layers[1]:
+            actual = next(
+                (one for one in layers[0] if (one.layer, one.shapes) == (expected.layer, expected.shapes)), None
+            )
+            if actual is None:
+                continue
+            layers[0].remove(actual)
+            pair = RecurrentPair(expected.names, actual.names, expected, actual)
+            try:
+                pair.to_actual(self.expected.arrays)
+            except SideError as error:
+                self.notes.append(str(error))
+                continue
+            self.listed.append(pair)
+            self.remove(expected.names, actual.names)
 
     def by_values(self) -> None:
         """Pair arrays of the same values, in any order, that no third one has."""
@@ -371,7 +401,7 @@ class _Pairing:
             choices[expected] = possible
             if len({stays for _, stays in possible}) == 1:
                 votes[leaf(expected[0]), leaf(actual[0])].append(possible[0][1])
-        pairs = []
+        pairs: list[Pair | RecurrentPair] = []
         for (expected, actual), how in self.found.items():
             seen = votes.get((leaf(expected[0]), leaf(actual[0])), [])
             stays = all(seen) if seen else self.has_same_orientation(actual[0], expected[0])

@@ -160,7 +160,7 @@ class Trial:
                 found[f"gradient.input.{other}"] = arranged
         of_parameters = {name.removeprefix("parameter."): array for name, array in actual.gradients.items()}
         for pair in self.result.pairing.pairs:
-            gradients = pair.to_expected(of_parameters, pair.scale)
+            gradients = pair.gradients_to_expected(of_parameters)
             found |= {f"gradient.parameter.{name}": array for name, array in gradients.items()}
             found |= {f"state.{name}": array for name, array in pair.to_expected(actual.state).items()}
         return found

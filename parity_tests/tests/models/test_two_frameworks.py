@@ -40,6 +40,16 @@ def models() -> Callable[..., Any]:
     return ports_of_one_model.make
 
 
+@pytest.fixture(scope="module")
+def recurrent() -> Any:
+    """The module of the recurrent model and its ports."""
+    sys.path.insert(0, str(SOURCES))
+    import recurrent_ports
+
+    sys.path.remove(str(SOURCES))
+    return recurrent_ports
+
+
 @pytest.mark.together
 @pytest.mark.frameworks("torch", "tf", "jax", "mxnet")
 @pytest.mark.parametrize("port", PORTS)
@@ -85,3 +95,19 @@ def test_arrays_of_a_port_keep_their_values(models: Callable[..., Any]):
     before = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     compare_models(models("linen"), model, inputs=INPUTS, weights="copied")
     assert all(np.array_equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.together
+@pytest.mark.frameworks("torch", "tf", "jax", "mxnet")
+@pytest.mark.parametrize("port", ("keras", "nnx", "gluon"))
+def test_recurrent_layers_are_paired_by_the_tables_of_convert(port: str, recurrent: Any):
+    sides = recurrent.Torch(), recurrent.PORTS[port]()
+    for actual, expected in (sides,) if port == "nnx" else (sides, sides[::-1]):
+        comparison = compare_models(actual, expected, inputs="tokens: int (2, 7) < 30", weights="copied")
+        assert comparison.agree, str(comparison)
+        assert not comparison.pairing.only_expected and not comparison.pairing.only_actual
+        gradients = {one.quantity for one in comparison.verdicts if one.quantity.startswith("gradient.parameter.")}
+        assert len(gradients) == sum(len(pair.expected) for pair in comparison.pairing.pairs)
+    if port == "nnx":  # whose GRU lacks a bias
+        comparison = compare_models(*sides[::-1], inputs="tokens: int (2, 7) < 30", weights="copied")
+        assert any("flax.nnx.GRUCell requires 0.b_hn to be zeros" in note for note in comparison.notes)
