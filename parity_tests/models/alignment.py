@@ -15,7 +15,7 @@ import numpy as np
 from parity_tests.models.calls import Call, Seen, distance, moments_of
 from parity_tests.models.difference import Difference, Given
 from parity_tests.models.names import Names
-from parity_tests.models.parameters import words_of
+from parity_tests.models.words import words_of
 
 NEAR = 1e-5
 """By which part of their sums the moments of two arrays may differ that could be the same."""
@@ -130,11 +130,13 @@ class Alignment:
             if match.call is not None and match.seen in match.call.outputs
         }
         for call in self.expected:
-            if self.agrees(call) or self._is_absorbed(call):
+            if self.agrees(call):
                 continue
             partner = self.partner(call, taken)
             if partner is None:
                 self.unpaired.append(call.name)
+                continue
+            if self._is_absorbed(call, partner):
                 continue
             wrong = next(seen for seen in call.outputs if seen.is_floating and self.match(seen) is None)
             if self.reads_the_same(call):
@@ -170,10 +172,11 @@ class Alignment:
     def _all_matches(self) -> Iterable[Match]:
         return filter(None, (self.match(seen) for call in self.expected for seen in call.outputs if seen.is_floating))
 
-    def _is_absorbed(self, call: Call) -> bool:
+    def _is_absorbed(self, call: Call, partner: Call) -> bool:
         """Whether the code behind a call makes of it what the actual side has, too, as an activation within a layer.
 
-        That is so if the next call that reads an array of that code, or else the enclosing call, agrees.
+        That is so if the next array of that code that a call reads is the output of a layer of the actual side, the
+        partner or a later one; or, if no call reads one, if the enclosing call agrees.
         """
         around = [one for one in self.expected if one.encloses(call)]
         parent = min(around, key=lambda one: one.end - one.begin, default=None)
@@ -181,8 +184,10 @@ class Alignment:
         known += [] if parent is None else parent.inputs
         later = [one for one in self.expected if one.begin > call.end and (parent is None or parent.encloses(one))]
         for one in sorted(later, key=lambda one: one.begin):
-            if any(seen.is_floating and not any(_is_same(seen, other) for other in known) for seen in one.inputs):
-                return self.reads_the_same(one)
+            new = [seen for seen in one.inputs if seen.is_floating and not any(_is_same(seen, it) for it in known)]
+            if new:
+                seen, made_by, _ = self.match(new[0]) or (None, None, "")
+                return made_by is not None and seen in made_by.outputs and made_by.end >= partner.end
             known += one.outputs
         return parent is not None and not any(map(_is_same, call.outputs, parent.outputs)) and self.agrees(parent)
 

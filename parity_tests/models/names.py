@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from backends.schema import SchemaError, build
 from parity_tests.models.sides import SideError
 
 PARTS = ("inputs", "outputs", "parameters", "sublayers")
@@ -22,8 +23,12 @@ class ParameterEntry:
 
     names: tuple[str, ...]
     axes: str = ""
-    part: int | None = None
+    part: int = 0
     scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.scale == 0.0:
+            raise ValueError("scale is 0: leave the parameter out instead")
 
 
 @dataclass(frozen=True)
@@ -40,29 +45,26 @@ class Names:
 
     inputs: Mapping[str, Any] = field(default_factory=dict)
     outputs: Mapping[str, Any] = field(default_factory=dict)
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, ParameterEntry] = field(default_factory=dict)
     sublayers: Mapping[str, str] = field(default_factory=dict)
 
     def parameter(self, actual: str) -> ParameterEntry | None:
         """What a parameter is on the expected side, if it is listed."""
-        entry = _translate(self.parameters, actual)
-        if entry is None or isinstance(entry, str):
-            return None if entry is None else ParameterEntry((entry,))
-        return ParameterEntry(
-            tuple(entry["names"]) if "names" in entry else (str(entry.get("name")),),
-            str(entry.get("axes", "")),
-            entry.get("part"),
-            float(entry.get("scale", 1.0)),
-        )
+        pattern, numbers = _find(self.parameters, actual)
+        if pattern is None:
+            return None
+        entry = self.parameters[pattern]
+        return replace(entry, names=tuple(_fill(name, numbers) for name in entry.names))
 
-    def pattern(self, actual: str) -> str | None:
-        """The first entry for parameters that a name matches."""
-        return next((pattern for pattern in self.parameters if _match(pattern, actual)), None)
+    def without_partner(self, parameters: Iterable[str]) -> list[str]:
+        """The entries for parameters that none of these names matches."""
+        matching = {_find(self.parameters, name)[0] for name in parameters}
+        return [pattern for pattern in self.parameters if pattern not in matching]
 
     def sublayer(self, actual: str) -> str | None:
         """The path of a sublayer on the expected side, if it is listed."""
-        entry = _translate(self.sublayers, actual)
-        return None if entry is None else str(entry)
+        pattern, numbers = _find(self.sublayers, actual)
+        return None if pattern is None else _fill(self.sublayers[pattern], numbers)
 
     def actual_inputs(self, expected: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The inputs as the actual side takes them."""
@@ -117,7 +119,8 @@ def read_names(given: str | Path | Mapping[str, Any] | Names | None) -> Names:
             raise SideError(f"{given}: it cannot be read as TOML: {error}") from error
     if unknown := [part for part in given if part not in PARTS]:
         raise SideError(f"names: there is no part [{unknown[0]}], only {', '.join(PARTS)}")
-    return Names(**given)
+    parameters = {name: _parameter_entry(name, entry) for name, entry in given.get("parameters", {}).items()}
+    return Names(**{**given, "parameters": parameters})
 
 
 def _name_in(entry: Any) -> str:
@@ -137,23 +140,31 @@ def _arrange_back(array: np.ndarray, entry: Any) -> np.ndarray:
     return array.transpose(np.argsort(entry["axes"])) if isinstance(entry, Mapping) and "axes" in entry else array
 
 
-def _translate(patterns: Mapping[str, Any], name: str) -> Any:
-    for pattern, entry in patterns.items():
-        if match := _match(pattern, name):
-            return _fill(entry, match.groups())
-    return None
+def _find(patterns: Iterable[str], name: str) -> tuple[str | None, Sequence[str]]:
+    """The first pattern that a name matches, and the numbers in place of its `{}`."""
+    for pattern in patterns:
+        if match := re.fullmatch(re.escape(pattern).replace(r"\{\}", r"(\d+)"), name):
+            return pattern, match.groups()
+    return None, ()
 
 
-def _match(pattern: str, name: str) -> re.Match[str] | None:
-    return re.fullmatch(re.escape(pattern).replace(r"\{\}", r"(\d+)"), name)
-
-
-def _fill(entry: Any, numbers: Sequence[str]) -> Any:
-    """An entry with these numbers in place of `{}` in its names."""
-    if isinstance(entry, Mapping):
-        return {key: _fill(value, numbers) if key in ("name", "names") else value for key, value in entry.items()}
-    if not isinstance(entry, str):
-        return [_fill(one, numbers) for one in entry]
+def _fill(name: str, numbers: Sequence[str]) -> str:
     for number in numbers:
-        entry = entry.replace("{}", number, 1)
-    return entry
+        name = name.replace("{}", number, 1)
+    return name
+
+
+def _parameter_entry(name: str, entry: Any) -> ParameterEntry:
+    """The entry of a parameter: the name on the expected side, or a table.
+
+    Raises: SideError if it is neither.
+    """
+    table = {"name": entry} if isinstance(entry, str) else entry
+    if isinstance(table, Mapping) and ("name" in table) != ("names" in table):
+        table = {**table, "names": [table["name"]] if "name" in table else table["names"]}
+        table.pop("name", None)
+    try:
+        made: ParameterEntry = build(ParameterEntry, table, f"[parameters] {name}")
+    except SchemaError as error:
+        raise SideError(f"names: {error}") from error
+    return made

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,13 +23,18 @@ PACKAGES = {"torch": "torch.", "keras": "keras.", "flax": "flax.", "mxnet": "glu
 
 @dataclass(frozen=True)
 class RecurrentLayer:
-    """A layer of one side: its source, the prefix of its names, and its canonical arrays."""
+    """A layer of one side: its source, the prefix of its names, its arrays, and the canonical ones."""
 
     layer: str
     source: str
     prefix: str
-    names: tuple[str, ...]
+    arrays: Arrays = field(repr=False)
     canonical: Arrays = field(repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its arrays."""
+        return tuple(self.arrays)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -36,20 +43,21 @@ class RecurrentLayer:
 
 
 def recurrent_layers(framework: str, arrays: Mapping[str, np.ndarray], left: Iterable[str]) -> Iterator[RecurrentLayer]:
-    """Yield the recurrent layers of a side, in the order of its arrays; each is as large as a table says."""
+    """Yield the recurrent layers of a side, in the order of its arrays; of nested prefixes, the shortest that fits."""
     sources = [name for name in SOURCES if name.startswith(PACKAGES.get(framework, "?"))]
     known = [name for name in sources if SOURCES[name].layer in ("GRU", "LSTM")]
-    left = dict.fromkeys(left)
-    for name in [name for name in left if RECURRENT.search(name)]:
-        found = None
-        for end in [match.end() for match in re.finditer(r"[./]", name)] + [0]:
-            prefix = name[:end]
-            inside = {one: arrays[one] for one in left if one.startswith(prefix)}
-            found = found or next(_fitting_sources(inside, prefix, known), None) if name in left else None
-        if found is not None:
-            yield found
-            for one in found.names:
-                left.pop(one)
+    rest = dict.fromkeys(left)
+    for name in filter(RECURRENT.search, list(rest)):
+        if name not in rest:
+            continue
+        for end in (*(match.end() for match in re.finditer(r"[./]", name)), 0):
+            inside = {one: arrays[one] for one in rest if one.startswith(name[:end])}
+            found = next(_fitting_sources(inside, name[:end], known), None)
+            if found is not None:
+                yield found
+                for one in found.names:
+                    del rest[one]
+                break
 
 
 def _fitting_sources(arrays: Arrays, prefix: str, sources: Iterable[str]) -> Iterator[RecurrentLayer]:
@@ -61,7 +69,7 @@ def _fitting_sources(arrays: Arrays, prefix: str, sources: Iterable[str]) -> Ite
         except WeightError:
             continue
         if back.keys() == arrays.keys():
-            yield RecurrentLayer(layer, source, prefix, tuple(arrays), converted.arrays)
+            yield RecurrentLayer(layer, source, prefix, dict(arrays), converted.arrays)
 
 
 @dataclass(frozen=True)
@@ -72,10 +80,10 @@ class RecurrentPair:
     actual: tuple[str, ...]
     expected_layer: RecurrentLayer
     actual_layer: RecurrentLayer
-    how: str = "tables"
-    scale: float = 1.0
-    is_guess: bool = False
-    has_other_axes: bool = True
+    how: ClassVar[str] = "tables"
+    scale: ClassVar[float] = 1.0
+    is_guess: ClassVar[bool] = False
+    has_other_axes: ClassVar[bool] = True
 
     @property
     def remarks(self) -> list[str]:
@@ -103,37 +111,35 @@ class RecurrentPair:
         return {}
 
     def gradients_to_expected(self, gradients: Mapping[str, np.ndarray]) -> Arrays:
-        """The gradients of the expected side's arrays: each entry has those of the entries that it is copied to.
-
-        Which these are is seen from numbers in place of an array's entries, row by row where two biases are one array.
-        """
+        """The gradients of the expected side's arrays: each entry has those of the entries that it is copied to."""
         if any(name not in gradients for name in self.actual):
             return {}
         found = {}
-        for name, blank in self.blank().items():
-            rows = blank if blank.ndim == 2 == len(blank) else blank[None]
-            gradient = np.zeros(rows.shape)
-            for row, given in enumerate(gradient):
-                numbers = np.zeros(rows.shape)
-                numbers[row] = 1.0 + np.arange(given.size).reshape(given.shape)
-                try:
-                    copies = self.to_actual({**self.blank(), name: numbers.reshape(blank.shape)})
-                except SideError:  # the actual side has no place for it
-                    break
-                for other, copied in copies.items():
-                    places = np.rint(copied.reshape(-1)).astype(int)
-                    np.add.at(given.reshape(-1), places[places > 0] - 1, gradients[other].reshape(-1)[places > 0])
-            else:
-                found[name] = gradient.reshape(blank.shape)
+        for name, copies in self.copies.items():
+            gradient = np.zeros(self.expected_layer.arrays[name].shape)
+            for other, places in copies:
+                copied = places >= 0
+                np.add.at(gradient.reshape(-1), places[copied], gradients[other].reshape(-1)[copied])
+            found[name] = gradient
         return found
 
-    def blank(self) -> Arrays:
-        """Zeros in place of the expected side's arrays."""
-        return {name: np.zeros(shape) for name, shape in self.expected_shapes.items()}
+    @cached_property
+    def copies(self) -> dict[str, list[tuple[str, np.ndarray]]]:
+        """For each array of the expected side, where the entries of arrays of the actual side come from; -1: not of it.
 
-    @property
-    def expected_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the expected side's arrays."""
-        layer = self.expected_layer
-        back = from_canonical(layer.layer, layer.canonical, layer.source, prefix=layer.prefix)
-        return {name: back[name].shape for name in layer.names}
+        This is seen from numbers in place of the entries, row by row where two biases that add up are one array. An
+        array that the actual side has no place for is left out.
+        """
+        blank = {name: np.zeros(array.shape) for name, array in self.expected_layer.arrays.items()}
+        found: dict[str, list[tuple[str, np.ndarray]]] = {}
+        for name, zeros in blank.items():
+            numbers = 1.0 + np.arange(zeros.size).reshape(zeros.shape)
+            rows = np.eye(2)[:, :, None] if zeros.ndim == len(zeros) == 2 else np.ones(1)
+            copies: list[tuple[str, np.ndarray]] = []
+            try:
+                for row in rows:
+                    copies += self.to_actual({**blank, name: row * numbers}).items()
+            except SideError:
+                continue
+            found[name] = [(other, np.rint(array.reshape(-1)).astype(int) - 1) for other, array in copies]
+        return found

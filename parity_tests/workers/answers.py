@@ -66,7 +66,7 @@ class Answer:
 
 
 def harmless(text: str, most: int) -> str:
-    """Replace control characters and lone surrogates in an untrusted text, but for colours, and shorten it."""
+    """Remove colours from an untrusted text, replace control characters and lone surrogates, and shorten it."""
     text = re.sub(r"\x1b\[[\d;]*m", "", text)
     if len(text) > most:
         text = f"{text[: most // 2]} ... {len(text) - most:,} characters ... {text[-(most // 2) :]}"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parity_tests import compare_models
 from parity_tests.models.comparison import Comparison
-
-SOURCES = Path(__file__).with_name("ports")
 
 # Each with the precision that decides: what normalizes in float32, whatever the dtype, is not the same in float64.
 PRECISIONS = {
@@ -44,25 +41,22 @@ pytestmark = [pytest.mark.together, pytest.mark.frameworks("torch", "tf", "jax")
 
 
 @pytest.fixture(scope="module")
-def compared() -> Callable[..., Comparison]:
-    """The comparison of a model with that of a library, with changes of ours."""
-    sys.path.insert(0, str(SOURCES))
-    import library_models
+def compare() -> Callable[..., Comparison]:
+    """Compares a model with that of a library, with changes of ours."""
+    models = importlib.import_module("parity_tests.tests.models.ports.library_models").MODELS
 
-    sys.path.remove(str(SOURCES))
-
-    def compared(name: str, **changes: Any) -> Comparison:
-        pair = library_models.MODELS[name](**changes)
+    def compare(name: str, **changes: Any) -> Comparison:
+        pair = models[name](**changes)
         return compare_models(pair.actual, pair.expected, inputs=pair.inputs, names=pair.names, weights="copied")
 
-    return compared
+    return compare
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_a_model_of_a_library_agrees_with_ours_once_its_arrays_are_copied(
-    name: str, compared: Callable[..., Comparison]
+    name: str, compare: Callable[..., Comparison]
 ):
-    comparison = compared(name)
+    comparison = compare(name)
     assert comparison.agree, str(comparison)
     assert comparison.decided_in == PRECISIONS[name]
     assert not comparison.pairing.only_actual
@@ -70,9 +64,9 @@ def test_a_model_of_a_library_agrees_with_ours_once_its_arrays_are_copied(
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_a_difference_from_a_model_of_a_library_is_found(name: str, compared: Callable[..., Comparison]):
+def test_a_difference_from_a_model_of_a_library_is_found(name: str, compare: Callable[..., Comparison]):
     changes, place, words = PLANTED[name]
-    comparison = compared(name, **changes)
+    comparison = compare(name, **changes)
     assert comparison.red and comparison.first_difference is not None, str(comparison)
     assert place in comparison.first_difference.sentence, str(comparison)
     assert words in " ".join(comparison.looks_like), str(comparison)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -153,8 +154,23 @@ def test_arrays_of_a_names_file_are_cut_turned_and_scaled():
     ):
         with pytest.raises(SideError, match=words):
             pair_parameters(actual, expected, read_names({"parameters": {"q": entry}}))
+    for entry, words in (
+        ({"name": "table", "axis": 0}, "[parameters] q.axis"),
+        ({"axes": "i -> i"}, "[parameters] q.names"),
+        ({"name": "table", "scale": 0}, "scale is 0"),
+        (3, "[parameters] q: 3"),
+    ):
+        with pytest.raises(SideError, match=re.escape(words)):
+            read_names({"parameters": {"q": entry}})
     lost = pair_parameters(actual, expected, read_names({"parameters": {"q": "lost"}}))
     assert lost.notes == ["names: [parameters] q = 'lost':  has no such array"]
+
+
+def test_two_names_for_one_array_are_named():
+    names = read_names({"parameters": {"a": "c", "b": "c"}})
+    pairing = pair_parameters(Holder("torch", a=(3, 4), b=(3, 4)), Holder("torch", c=(3, 4)), names)
+    assert [pair.actual for pair in pairing.pairs] == [("a",)] and pairing.only_actual == ["b"]
+    assert pairing.notes == ["names: [parameters] b and a are both c: b was left out; state the part of each"]
 
 
 def test_stored_arrays_are_paired_by_their_values():
@@ -224,6 +240,16 @@ def test_an_activation_within_a_layer_of_one_side_is_no_difference(tmp_path: Pat
     pairing = pair_parameters(Holder("a"), Holder("b"), read_names(None))
     looks = explain(difference, Holder("torch"), Holder("torch"), pairing)
     assert looks == ([], ["tanh of the expected output, inside of the layer"])
+
+
+def test_a_layer_beside_a_wrong_one_does_not_hide_it(tmp_path: Path):
+    x, y, z = (np.random.default_rng(seed).normal(size=(2, 3)) for seed in range(3))
+    folders = zip(("e", "a"), (2.0, 3.0), strict=True)
+    expected, actual = (
+        record(tmp_path / name, [("wrong", x, size * y), ("beside", x + 1.0, z)]) for name, size in folders
+    )
+    difference = Alignment(actual.completed_calls, expected.completed_calls, lambda seen: 1e-12).first_difference()
+    assert difference is not None and difference.expected.path == "wrong"
 
 
 def test_the_code_between_two_sublayers_is_named(tmp_path: Path):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 
 from parity_tests import compare_models
 
-SOURCES = Path(__file__).with_name("ports")
+PORTS_OF = "parity_tests.tests.models.ports"
 INPUTS = "tokens: int (3, 7) < 30; mask: mask (3, 7)"
 
 ROUNDING = {"nnx": "the weights of attention are float32", "gluon": "the epsilon is rounded to float32"}
@@ -33,21 +32,14 @@ PLANTED = {
 @pytest.fixture(scope="module")
 def models() -> Callable[..., Any]:
     """The function that makes a model: the PyTorch one, or a port of it with a change."""
-    sys.path.insert(0, str(SOURCES))
-    import ports_of_one_model
-
-    sys.path.remove(str(SOURCES))
-    return ports_of_one_model.make
+    make: Callable[..., Any] = importlib.import_module(f"{PORTS_OF}.ports_of_one_model").make
+    return make
 
 
 @pytest.fixture(scope="module")
 def recurrent() -> Any:
     """The module of the recurrent model and its ports."""
-    sys.path.insert(0, str(SOURCES))
-    import recurrent_ports
-
-    sys.path.remove(str(SOURCES))
-    return recurrent_ports
+    return importlib.import_module(f"{PORTS_OF}.recurrent_ports")
 
 
 @pytest.mark.together

@@ -9,7 +9,6 @@ import torch
 
 FEATURES, HEADS, HIDDEN, LAYERS, WORDS = 16, 4, 24, 2, 40
 SOURCES = "input_ids: int (2, 6) < 40; decoder_input_ids: int (2, 5) < 40"
-
 MASKED = "input_ids: int (2, 7) < 40; attention_mask: mask (2, 7)"
 
 
@@ -120,40 +119,30 @@ def llama(**changes: Any) -> Pair:
     return Pair(Language(), redrawn(LlamaForCausalLM(config)), "input_ids: int (2, 7) < 40", names)
 
 
-def t5(**changes: Any) -> Pair:
-    """T5, in TensorFlow."""
+def translator(name: str, **options: Any) -> Any:
+    """A model of Keras that is our translator in TensorFlow, with the inputs and the output of transformers."""
     import keras
-    from transformers import T5Config, T5ForConditionalGeneration
 
     from backends import tf as attention
 
-    options = {"score": "dot", "epsilon": 1e-6, **changes}
-
     class Model(keras.Model):
         def __init__(self) -> None:
-            super().__init__(name="t5")
-            self.translator = attention.TransformerTranslator(
-                WORDS,
-                WORDS,
-                FEATURES,
-                HEADS,
-                HIDDEN,
-                LAYERS,
-                positions="relative",
-                num_buckets=8,
-                max_distance=20,
-                norm="pre",
-                rms=True,
-                bias=False,
-                shared=True,
-                tied=True,
-                name=self.name,
-                **options,
-            )
+            super().__init__(name=name)
+            sizes = WORDS, WORDS, FEATURES, HEADS, HIDDEN, LAYERS
+            self.translator = attention.TransformerTranslator(*sizes, shared=True, tied=True, name=name, **options)
 
         def call(self, input_ids: Any, decoder_input_ids: Any) -> Any:
             return {"logits": self.translator(input_ids, decoder_input_ids)[0]}
 
+    return Model()
+
+
+def t5(**changes: Any) -> Pair:
+    """T5, in TensorFlow."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    positions = {"positions": "relative", "num_buckets": 8, "max_distance": 20}
+    options = {"norm": "pre", "rms": True, "bias": False, "score": "dot", "epsilon": 1e-6, **changes}
     config = T5Config(
         vocab_size=WORDS,
         d_model=FEATURES,
@@ -166,39 +155,16 @@ def t5(**changes: Any) -> Pair:
         decoder_start_token_id=0,
     )
     names = {"parameters": scaled("t5/decoder/embedding/embeddings", "shared.weight")}
-    return Pair(Model(), redrawn(T5ForConditionalGeneration(config)), SOURCES, names)
+    model = translator("t5", **positions, **options)
+    return Pair(model, redrawn(T5ForConditionalGeneration(config)), SOURCES, names)
 
 
 def marian(**changes: Any) -> Pair:
     """Marian, in TensorFlow; its sinusoids are a table, which is copied."""
-    import keras
     from transformers import MarianConfig, MarianMTModel
 
-    from backends import tf as attention
-
+    positions = {"positions": "learned", "num_positions": 12}
     options = {"activation": "silu", "epsilon": 1e-5, **changes}
-
-    class Model(keras.Model):
-        def __init__(self) -> None:
-            super().__init__(name="marian")
-            self.translator = attention.TransformerTranslator(
-                WORDS,
-                WORDS,
-                FEATURES,
-                HEADS,
-                HIDDEN,
-                LAYERS,
-                positions="learned",
-                num_positions=12,
-                shared=True,
-                tied=True,
-                name=self.name,
-                **options,
-            )
-
-        def call(self, input_ids: Any, decoder_input_ids: Any) -> Any:
-            return {"logits": self.translator(input_ids, decoder_input_ids)[0]}
-
     config = MarianConfig(
         vocab_size=WORDS,
         d_model=FEATURES,
@@ -216,7 +182,8 @@ def marian(**changes: Any) -> Pair:
         decoder_start_token_id=0,
         forced_eos_token_id=1,
     )
-    return Pair(Model(), redrawn(MarianMTModel(config)), SOURCES, {})
+    model = translator("marian", **positions, **options)
+    return Pair(model, redrawn(MarianMTModel(config)), SOURCES, {})
 
 
 def vit(**changes: Any) -> Pair:
@@ -249,19 +216,19 @@ def vit(**changes: Any) -> Pair:
     return Pair(model, redrawn(ViTForImageClassification(config)), "pixel_values: float (2, 3, 8, 8)", names)
 
 
-def _gelu_tanh(inputs: Any) -> Any:
+def keras_hub(**changes: Any) -> Pair:
+    """A decoder's layer of KerasHub, in PyTorch."""
+    return _keras_hub("relu", "relu", **changes)
+
+
+def keras_hub_gelu() -> Pair:
+    """The same with the tanh form of GELU, one of whose constants TensorFlow rounds to float32."""
     import keras
 
-    return keras.activations.gelu(inputs, approximate=True)
+    return _keras_hub(lambda inputs: keras.activations.gelu(inputs, approximate=True), "gelu_tanh")
 
 
-def keras_hub_gelu(**changes: Any) -> Pair:
-    """The same with the tanh form of GELU, one of whose constants TensorFlow rounds to float32."""
-    return keras_hub(True, activation="gelu_tanh", **changes)
-
-
-def keras_hub(is_gelu: bool = False, **changes: Any) -> Pair:
-    """A decoder's layer of KerasHub, in PyTorch."""
+def _keras_hub(activation: Any, ours: str, epsilon: float = 1e-4) -> Pair:
     from keras_hub.layers import TransformerDecoder
 
     from backends import torch as attention
@@ -269,15 +236,13 @@ def keras_hub(is_gelu: bool = False, **changes: Any) -> Pair:
     class Layer(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            options = {"epsilon": 1e-4, **changes}
-            self.layer = attention.TransformerDecoderLayer(FEATURES, HEADS, HIDDEN, **options)
+            sizes = FEATURES, HEADS, HIDDEN
+            self.layer = attention.TransformerDecoderLayer(*sizes, activation=ours, epsilon=epsilon)
 
         def forward(self, decoder_sequence: torch.Tensor, encoder_sequence: torch.Tensor) -> torch.Tensor:
             return self.layer(decoder_sequence, encoder_sequence)[0]
 
-    expected = TransformerDecoder(
-        HIDDEN, HEADS, activation=_gelu_tanh if is_gelu else "relu", layer_norm_epsilon=1e-4, name="decoder"
-    )
+    expected = TransformerDecoder(HIDDEN, HEADS, activation=activation, layer_norm_epsilon=1e-4, name="decoder")
     return Pair(Layer(), expected, "decoder_sequence: float (2, 5, 16); encoder_sequence: float (2, 7, 16)", {})
 
 
