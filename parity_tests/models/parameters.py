@@ -193,7 +193,7 @@ class _Pairing:
                     )
         self.notes += [
             f"names: [parameters] {pattern!r} matches no array of {self.actual.label}"
-            for pattern in names.unmatched((*self.left_actual, *self.actual.tied))
+            for pattern in names.without_partner((*self.left_actual, *self.actual.tied))
         ]
         for (others, axes, scale), parts in groups.items():
             actual = tuple(parts[index] for index in sorted(parts))
