@@ -1,4 +1,4 @@
-"""The commands `check`, which tests an implementation, and `verify`, which repeats a certificate."""
+"""The command `check`, which tests an implementation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import secrets
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,6 @@ from rich.text import Text
 from attention_core.errors import AttentionError
 from backends.archives import ArchiveError, regular_file
 from backends.requirements import XLA_LEVEL
-from backends.schema import SchemaError, build, clean
 from backends.weights import WeightError
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import (
@@ -43,19 +42,14 @@ from parity_tests.judge.divergences import DivergenceError
 from parity_tests.judge.drawn_cells import Abilities, LineError, release_seed
 from parity_tests.judge.request import Request
 from parity_tests.judge.run import CacheError, Run
+from parity_tests.models.request import ComparisonRequest
+from parity_tests.models.sides import SideError
 from parity_tests.reports.certificate import (
-    NOT_COVERED,
-    CertificateError,
     certify,
-    differences,
-    environment_changes,
-    load,
-    other_errors,
 )
 from parity_tests.reports.junit import junit
-from parity_tests.reports.table import MOST_RED, report, report_campaign, report_finding, reproduce
+from parity_tests.reports.table import report, report_campaign, report_finding, reproduce
 from parity_tests.workers.adapter import adapter, class_in, framework_of
-from parity_tests.workers.answers import harmless
 from parity_tests.workers.environment import PATH, registered_requirements
 from parity_tests.workers.process import Server, WorkerFault
 from parity_tests.workers.target import split_location
@@ -232,7 +226,16 @@ def write_adapter(operator: str, target: str | None, output: Path | None) -> int
     return 0
 
 
-def judge(request: Request | Conversion, against: str | None = None, scheduler: str | None = None) -> Run:
+Repeatable = Request | Conversion | ComparisonRequest
+"""The requests that a certificate may state."""
+
+REFUSED = (
+    *(DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError, SideError, ImportError),
+)
+"""What is wrong with a request or a target, in words."""
+
+
+def judge(request: Repeatable, against: str | None = None, scheduler: str | None = None) -> Run:
     """Run a request, here or on a cluster, or compare its target with another; Ctrl-C reports the verdicts so far.
 
     Raises: Refused if it cannot be judged.
@@ -241,6 +244,8 @@ def judge(request: Request | Conversion, against: str | None = None, scheduler: 
         with signals() as caught, progress() as report_progress:
             if isinstance(request, Conversion):
                 return request.judge(report_progress)
+            if isinstance(request, ComparisonRequest):
+                return request.compare()[1]
             if against is not None:
                 run = request.compare(against, report_progress, lambda: bool(caught))
             elif scheduler is not None:
@@ -250,13 +255,14 @@ def judge(request: Request | Conversion, against: str | None = None, scheduler: 
                 run.command = f"{run.command} --scheduler {shlex.quote(scheduler)}"
             else:
                 run = request.judge(report_progress, lambda: bool(caught))
-    except (DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError, ImportError) as error:
+    except REFUSED as error:
         hint = " In options of this command, max_bytes=... is --max-bytes." if "max_bytes=..." in str(error) else ""
         raise Refused(f"{error}{hint}") from error
     except WorkerFault as fault:
         if fault.trace:
             errors.print(Text(fault.trace, style="dim"), soft_wrap=True)
-        raise Refused(f"{request.target} cannot be judged: {fault}") from fault
+        target = " or ".join(request.sides.values()) if isinstance(request, ComparisonRequest) else request.target
+        raise Refused(f"{target} cannot be judged: {fault}") from fault
     if not run.recordings:
         raise Refused("no case matches; `attention-parity list --cases` lists all cases")
     if run.interrupted:
@@ -317,146 +323,3 @@ def default_optimisation() -> Iterator[None]:
     finally:
         if before is None:
             del os.environ[XLA_LEVEL]
-
-
-@click.command(
-    short_help="Verify a certificate by running the target again.",
-    epilog=options.examples(
-        "verify certificate.json mine.py", "verify gru.json gru.safetensors --python jax=venv/bin/python"
-    ),
-)
-@click.argument("certificate", metavar="CERTIFICATE", type=paths.InputFile())
-@click.argument("target", metavar="TARGET", type=Target())
-@click.option(
-    "--python",
-    "pythons",
-    metavar="[NAME=]PATH",
-    multiple=True,
-    help="Run a target, or a framework by name, with another interpreter, as when the certificate was written.",
-)
-@click.option(
-    "--file",
-    "files",
-    type=paths.InputFile(),
-    metavar="FILE",
-    multiple=True,
-    help="A file listed in the certificate beside TARGET: the output of `convert`, or known divergences (default: the "
-    "file of that name beside CERTIFICATE or TARGET).",
-)
-@options.max_bytes
-@click.option(
-    "--allow-red", is_flag=True, help="Also exit with 0 if the certificate is red, provided that the results match it."
-)
-def verify(
-    certificate: Path,
-    target: str,
-    pythons: tuple[str, ...],
-    files: tuple[Path, ...],
-    max_bytes: int | None,
-    allow_red: bool,
-) -> None:
-    """Run TARGET as the certificate describes, and compare inputs, files, verdicts and errors with it.
-
-    TARGET is an implementation, as for `check`, or the SOURCE of `convert`; a path named in the certificate is never
-    run, and its file is looked up by name only. A certificate of `convert` is validated again, without writing a file.
-    Different package versions are reported but are not a failure; neither are the errors that they change within the
-    tolerances, which are reported as not reproduced.
-
-    Exits with 0 if everything matches and is green, with 1 if not, and with 2 if the file is not a certificate or the
-    run cannot be repeated.
-    """
-    try:
-        before = load(certificate)
-        request, stated = request_of(before["request"], target, pythons, max_bytes)
-        request, listed = relocate(request, stated, certificate, files)
-    except CertificateError as error:
-        raise Refused(str(error)) from error
-    console.print(Text(f"certified   {harmless(stated, MOST_NAME)}"), soft_wrap=True)
-    console.print(Text(f"judging     {target}"), soft_wrap=True)
-    run = judge(request)
-    after = certify(run, request.certificate_entries, {**listed, **(run.files if isinstance(request, Request) else {})})
-    others, changes, measured = (
-        [harmless(line, MOST_LINE) for line in compared(before, after)]
-        for compared in (environment_changes, differences, other_errors)
-    )
-    for line in others:
-        console.print(Text(f"other       {line}", style="yellow"), soft_wrap=True)
-    if not others:  # the same versions on the same processor: the same errors
-        changes += measured
-    for line in changes[:MOST_RED]:
-        console.print(Text(f"differs     {line}", style="bold red"), soft_wrap=True)
-    if changes[MOST_RED:]:
-        console.print(f"            ... and {len(changes) - MOST_RED} more")
-    if others and measured:
-        words = f"{len(measured)} errors, which differ here, for example {measured[0]}"
-        console.print(Text(f"not reproduced {words}", style="yellow"), soft_wrap=True)
-    console.print(Text(f"not covered {NOT_COVERED}", style="yellow"), soft_wrap=True)
-    count, red = len(before["verdicts"]), before["outcome"] == "red"
-    if changes:
-        console.print(Text(f"not verified {certificate}: {len(changes)} differences", style="bold red"), soft_wrap=True)
-        sys.exit(1)
-    words = f"verified    {certificate}: {before['outcome']}, {count:,} verdicts as certified"
-    console.print(Text(words, style="bold red" if red else "bold green"), soft_wrap=True)
-    sys.exit(1 if red and not allow_red else 0)
-
-
-MOST_NAME = 500
-"""The maximum number of printed characters of a target named in a certificate."""
-MOST_LINE = 1_000
-"""The maximum number of printed characters of a difference."""
-
-
-def request_of(
-    stated: Mapping[str, Any], target: str, pythons: tuple[str, ...], max_bytes: int | None = None
-) -> tuple[Request | Conversion, str]:
-    """The request in a certificate, applied to the given target, and the target named in it.
-
-    The memory limit of a file's arrays comes from the command line, never from a certificate.
-    Raises: CertificateError if it has none.
-    """
-    kind = stated.get("kind")
-    fields: dict[str, Any] = {name: stated[name] for name in stated if name not in ("kind", "command", "other_python")}
-    try:
-        if build(bool, stated.get("other_python"), "request.other_python") and not pythons:
-            raise CertificateError("the certificate was written with another interpreter: pass --python")
-        if kind == "check":
-            request = build(Request, fields, "request")
-            if max_bytes is not None:
-                raise CertificateError("--max-bytes applies to certificates of `convert` only")
-            return replace(request, target=target, python=pythons[0] if pythons else None), request.target
-        if kind == "convert":
-            conversion = build(Conversion, fields, "request")
-            chosen = options.interpreters(pythons)
-            return replace(conversion, file=target, max_bytes=max_bytes, pythons=chosen), conversion.file
-    except SchemaError as error:
-        raise CertificateError(f"invalid request in the certificate: {error}") from error
-    raise CertificateError(f"the certificate is of {clean(kind)}, which `verify` cannot repeat")
-
-
-def relocate(
-    request: Request | Conversion, stated: str, certificate: Path, given: Sequence[Path]
-) -> tuple[Request | Conversion, dict[str, Path]]:
-    """The request with the path of the file that it names beside the target, and the paths of both by listed name.
-
-    A path in a certificate is not trusted: its last part is looked up among the given files, and beside the certificate
-    and the target.
-    Raises: CertificateError if it is not found, or another file is given.
-    """
-    name = request.divergences if isinstance(request, Request) else request.output
-    target = Path(split_location(request.target)[0] if isinstance(request, Request) else request.file)
-    last = "" if name is None else Path(name).name
-    if others := [path for path in given if path.name != last]:
-        raise CertificateError(f"it lists no file {others[0].name} beside the target")
-    if name is None:
-        return request, {}
-    folders = dict.fromkeys([certificate.parent, target.parent])
-    places = [*given, *(folder / last for folder in folders)]
-    file = next(
-        (one for one in places if os.path.isfile(one) and os.path.realpath(one) != os.path.realpath(target)), None
-    )
-    if file is None:
-        where = " or ".join(map(str, folders))
-        raise CertificateError(f"it lists {clean(name)}, which is not in {where}: name the file with --file")
-    if isinstance(request, Request):
-        return replace(request, divergences=str(file)), {name: file}
-    return replace(request, output=str(file)), {stated: target, name: file}

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
 from parity_tests.cli import options, paths
 from parity_tests.cli.check import Target
-from parity_tests.cli.terminal import Refused, console
-from parity_tests.judge.run import Run
-from parity_tests.models.comparison import Comparison, compare_models
-from parity_tests.models.remote import RemoteSide
+from parity_tests.cli.terminal import Refused, console, errors, write_certificate
+from parity_tests.models.request import ComparisonRequest
 from parity_tests.models.result import Weights
-from parity_tests.models.sides import Side, SideError, open_side
+from parity_tests.models.sides import SideError
+from parity_tests.reports.certificate import certify
 from parity_tests.reports.junit import junit
 from parity_tests.workers.process import WorkerFault
-
-DATA = (".onnx", ".npz", ".safetensors")
-"""The suffixes of files that are read, and run no code of their own."""
 
 UNDECIDED = 3
 """The exit code if rounding alone could explain every difference."""
@@ -69,75 +62,46 @@ UNDECIDED = 3
 )
 @options.json_file
 @options.html_file
+@options.summary_file
 @options.junit
+@options.certificate
 def compare_models_command(
-    actual: str,
-    expected: str,
-    inputs: str | None,
     names: Path | None,
-    weights: Weights,
-    gradients: bool,
-    train_steps: int,
-    seed: int,
-    pythons: dict[str, str],
-    limit: float,
     json_file: Path | None,
     html_file: Path | None,
+    summary_file: Path | None,
     junit_file: Path | None,
+    certificate_file: Path | None,
+    **chosen: Any,
 ) -> None:
     """Compare two models or functions of any frameworks, and find the first sublayer that differs.
 
     ACTUAL and EXPECTED are module:object or file.py:object (a model, a function, or a class or function make_... that
     makes one), an .onnx file, or an .npz file with inputs and outputs kept from an earlier run. Exits with 0 if they
-    agree, with 1 if they do not, and with 3 if rounding alone could explain the difference.
+    agree, with 1 if they do not, with 3 if rounding alone could explain the difference, and with 2 if they cannot be
+    compared, or what agrees cannot be certified.
     """
-    with ExitStack() as stack:
-        try:
-            sides: list[Side] = []
-            for role, target in (("actual", actual), ("expected", expected)):
-                side = open_target(target, python_of(role, target, pythons), limit)
-                stack.callback(side.close)
-                sides.append(side)
-            comparison = compare_models(
-                *sides,
-                inputs=inputs,
-                names=names,
-                weights=weights,
-                gradients=gradients,
-                train_steps=train_steps,
-                seed=seed,
-            )
-        except SideError as error:
-            raise Refused(str(error)) from error
-        except WorkerFault as fault:
-            raise Refused(f"{fault}\n{fault.trace}".strip()) from fault
+    try:
+        request = ComparisonRequest(**chosen, names=None if names is None else str(names))
+        comparison, run = request.compare()
+    except SideError as error:
+        raise Refused(str(error)) from error
+    except WorkerFault as fault:
+        raise Refused(f"{fault}\n{fault.trace}".strip()) from fault
     console.print(str(comparison), markup=False, highlight=False, soft_wrap=True)
     if html_file is not None:
         paths.write(html_file, comparison.page)
+    if summary_file is not None:
+        paths.write(summary_file, comparison.markdown)
     if json_file is not None:
         paths.write(json_file, json.dumps(comparison.as_json(), indent=1) + "\n")
     if junit_file is not None:
-        paths.write(junit_file, junit(_run_of(comparison, actual, expected)))
-    sys.exit(0 if comparison.agree else UNDECIDED if comparison.undecided_verdicts and not comparison.red else 1)
-
-
-def open_target(target: str, python: str, seconds: float) -> Side:
-    """The side of a target: a file of data in this process, and code in one of its own.
-
-    Raises: SideError, WorkerFault.
-    """
-    if target.endswith(DATA):
-        return open_side(target)
-    return RemoteSide(target, python, seconds)
-
-
-def python_of(role: str, target: str, pythons: Mapping[str, str]) -> str:
-    """The interpreter for a side: that of its role, or of a word of its file's name, else this one."""
-    words = [role, *re.split(r"\W|_", Path(target.partition(":")[0]).stem), target.rpartition(":")[2]]
-    return next((pythons[word] for word in words if word in pythons), sys.executable)
-
-
-def _run_of(comparison: Comparison, actual: str, expected: str) -> Run:
-    """The comparison as a run, for the reports that know one."""
-    command = f"attention-parity compare-models {actual} {expected}"
-    return Run([], comparison.verdicts, command=command, selects_cells=False)
+        paths.write(junit_file, junit(run))
+    code = 0 if comparison.agree else UNDECIDED if comparison.undecided_verdicts and not comparison.red else 1
+    if certificate_file is not None and (reason := comparison.reason_against_certificate):
+        errors.print(f"not certified {reason}", markup=False, highlight=False, soft_wrap=True)
+        code = code or 2
+    elif certificate_file is not None:
+        files = {**request.files, **run.files}
+        write_certificate(certify(run, request.certificate_entries, files), certificate_file)
+    sys.exit(code)

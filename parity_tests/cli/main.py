@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from parity_tests.cli.behaviour import command as behaviour
-from parity_tests.cli.check import check, verify
+from parity_tests.cli.check import check
 from parity_tests.cli.compare_models import compare_models_command
 from parity_tests.cli.compare_trainings import compare_trainings
 from parity_tests.cli.convert import convert
@@ -22,6 +22,7 @@ from parity_tests.cli.options import SETTINGS
 from parity_tests.cli.run import compare, record_one, run
 from parity_tests.cli.show import calibrate, diff, list_backends, list_operators, print_operators, show
 from parity_tests.cli.translate import translate
+from parity_tests.cli.verify import verify
 from parity_tests.workers.answers import harmless
 
 LONGEST_ERROR = 4_000

@@ -208,9 +208,10 @@ json_file = output_file("--json", "json_file", help="Write every verdict to a fi
 html_file = output_file(
     "--html", "html_file", type=paths.HtmlFile(), help="Write a report to look at, as one HTML file."
 )
+summary_file = output_file("--summary", "summary_file", help="Write a summary in Markdown, for the page of a CI job.")
 pages = combine(
     html_file,
-    output_file("--summary", "summary_file", help="Write a summary in Markdown, for the page of a CI job."),
+    summary_file,
     output_file("--badge", "badge_file", help="Write a badge in SVG."),
 )
 """What people look at; `terminal.write_pages` writes it."""

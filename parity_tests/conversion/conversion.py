@@ -161,6 +161,11 @@ class Conversion:
         }
 
     @property
+    def listed_files(self) -> dict[str, str]:
+        """The files that are read beside the source, by argument."""
+        return {"output": self.output}
+
+    @property
     def files(self) -> dict[str, Path]:
         """Those of the two files that exist."""
         return {name: Path(name) for name in (self.file, self.output) if Path(name).is_file()}

@@ -95,9 +95,14 @@ class Request:
         return f"{self.command} {shlex.join(given)}"
 
     @property
+    def listed_files(self) -> dict[str, str]:
+        """The files that are read beside the target, by argument."""
+        return {} if self.divergences is None else {"divergences": self.divergences}
+
+    @property
     def files(self) -> dict[str, Path]:
         """The file of known divergences, if there is one; a run has the files of the target (`Run.files`)."""
-        return {} if self.divergences is None else {self.divergences: Path(self.divergences)}
+        return {path: Path(path) for path in self.listed_files.values()}
 
     def judge(
         self,

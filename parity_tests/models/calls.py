@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -100,6 +100,15 @@ class Answer:
     changed: tuple[str, ...] = ()
     calls: tuple[Call, ...] = ()
     unseen: tuple[str, ...] = ()
+
+
+class RunOptions(NamedTuple):
+    """How a side is run, in the words of `Side.run`."""
+
+    dtype: str
+    cotangents: Mapping[str, np.ndarray] | None
+    training: bool
+    recorder: Recorder | None
 
 
 class Recorder:

@@ -23,7 +23,7 @@ from parity_tests.models.precision import MOVES, PERSISTENT, SIZES, TOLERANCE, S
 from parity_tests.models.result import Result, Weights
 from parity_tests.models.search import find_difference, find_indeterminate
 from parity_tests.models.sides import Side, SideError, open_side
-from parity_tests.models.text import as_text
+from parity_tests.models.text import as_markdown, as_text
 from parity_tests.models.trial import SideFailure, Trial
 from parity_tests.workers.package import same
 
@@ -47,6 +47,11 @@ class Comparison(Result):
         from parity_tests.models.page import page  # jinja2, which it needs, is an extra
 
         return page(self)
+
+    @property
+    def markdown(self) -> str:
+        """The comparison for the page of a CI job."""
+        return as_markdown(self)
 
     def html(self, path: str | Path) -> None:
         """Write the page."""

@@ -17,7 +17,7 @@ from flax import linen, nnx
 from flax.core import meta, unfreeze
 
 from backends.jax.arrays import to_numpy
-from parity_tests.models.calls import Answer, Arrays, Recorder, flatten, leaves
+from parity_tests.models.calls import Answer, Arrays, Recorder, RunOptions, flatten, leaves
 from parity_tests.models.sides import Side, SideError, arguments_of, describe
 
 MODES = {"deterministic": False, "use_running_average": False, "train": True, "training": True}
@@ -224,16 +224,9 @@ class FlaxSide(Side):
         self.dtype = program.dtype.name
         self.dtypes = tuple(dict.fromkeys(("float64", "float32", "bfloat16", self.dtype)))
 
-    def run(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        dtype: str,
-        *,
-        cotangents: Mapping[str, np.ndarray] | None = None,
-        training: bool = False,
-        recorder: Recorder | None = None,
-    ) -> Answer:
+    def answer(self, inputs: Mapping[str, np.ndarray], options: RunOptions) -> Answer:
         """The answer to these inputs, as `Side.run` describes it."""
+        dtype, cotangents, training, recorder = options
         with enable_x64("float64" in (dtype, self.dtype)), jax.default_matmul_precision("highest"):
             arrays = {name: _array(array, dtype, self.kinds[name]) for name, array in self.arrays.items()}
             given = {name: _array(array, dtype, array.dtype) for name, array in inputs.items()}
@@ -242,12 +235,10 @@ class FlaxSide(Side):
             outputs, unread = flatten(result, _is_array, to_numpy)
             state = {name: _read(after.get(name, arrays[name])) for name in self.state} if training else {}
             gradients = self._gradients(arrays, given, cotangents, training, recording) if cotangents else {}
-        if recorder is None or recording is None:
-            return Answer(outputs, gradients, state, tuple(unread))
         for path in self.program.owners:
-            if path not in recording.met:
-                recorder.unseen[f"{path} (not called: its parameters are read by the layer around it)"] = None
-        return Answer(outputs, gradients, state, tuple(unread), (), recorder.completed_calls, tuple(recorder.unseen))
+            if recording is not None and path not in recording.met:
+                recording.recorder.unseen[f"{path} (not called: its parameters are read by the layer around it)"] = None
+        return Answer(outputs, gradients, state, tuple(unread))
 
     def _gradients(
         self,

@@ -28,7 +28,7 @@ def read_inputs(given: Mapping[str, Any] | str | Path | Sequence[Any], seed: int
     """
     if isinstance(given, Mapping):
         return {name: as_numpy(name, value) for name, value in given.items()}
-    if isinstance(given, Path) or (isinstance(given, str) and ":" not in Path(given).name):
+    if isinstance(given, Path) or (isinstance(given, str) and not is_declaration(given)):
         try:
             with np.load(given, allow_pickle=False) as file:
                 return {name: file[name] for name in file.files}
@@ -37,6 +37,11 @@ def read_inputs(given: Mapping[str, Any] | str | Path | Sequence[Any], seed: int
     if isinstance(given, str):
         return draw_inputs(given, seed)
     return {str(index): as_numpy(str(index), value) for index, value in enumerate(given)}
+
+
+def is_declaration(text: str) -> bool:
+    """Whether a text declares inputs, and is no path of a file."""
+    return ":" in Path(text).name
 
 
 def as_numpy(name: str, value: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ import backends
 from backends import weights
 from backends.schema import clean
 from backends.weights.formats.limits import Limits
-from parity_tests.models.calls import Answer, Arrays, Recorder
+from parity_tests.models.calls import Answer, Arrays, RunOptions
 from parity_tests.models.sides import Side, SideError
 
 PARTS = ("input", "output", "gradient.input", "gradient.parameter")
@@ -61,15 +61,7 @@ class KeptSide(Side):
         self.dtype = floating[0] if floating else next(iter(self.outputs.values())).dtype.name
         self.dtypes = (self.dtype,)
 
-    def run(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        dtype: str,
-        *,
-        cotangents: Mapping[str, np.ndarray] | None = None,
-        training: bool = False,
-        recorder: Recorder | None = None,
-    ) -> Answer:
+    def answer(self, inputs: Mapping[str, np.ndarray], options: RunOptions) -> Answer:
         """The answer kept, whatever the dtype.
 
         Raises: SideError if the inputs are not those kept, bit by bit.
@@ -85,7 +77,7 @@ class KeptSide(Side):
                 f"{self.label} has no answer to these values of {', '.join(other)}: only to those that it was kept for"
             )
         outputs = {name: array.copy() for name, array in self.outputs.items()}
-        gradients = {name: array.copy() for name, array in self.gradients.items()} if cotangents else {}
+        gradients = {name: array.copy() for name, array in self.gradients.items()} if options.cotangents else {}
         return Answer(outputs, gradients)
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras.src.utils.tracking import DotNotTrackScope
 
 from backends.tf.arrays import to_numpy
-from parity_tests.models.calls import Answer, Arrays, Recorder, flatten, leaves
+from parity_tests.models.calls import Answer, Arrays, Recorder, RunOptions, flatten, leaves
 from parity_tests.models.sides import Side, SideError, arguments_of
 
 LINKS = ("_inbound_nodes", "_outbound_nodes")
@@ -94,16 +94,9 @@ class KerasSide(Side):
         without_dropout(made)
         return made
 
-    def run(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        dtype: str,
-        *,
-        cotangents: Mapping[str, np.ndarray] | None = None,
-        training: bool = False,
-        recorder: Recorder | None = None,
-    ) -> Answer:
+    def answer(self, inputs: Mapping[str, np.ndarray], options: RunOptions) -> Answer:
         """The answer to these inputs, as `Side.run` describes it; no tensor of TensorFlow is changed in place."""
+        dtype, cotangents, training, recorder = options
         title = self.label or type(self.model).__name__
         with eagerly():
             if not self._is_built:
@@ -139,8 +132,7 @@ class KerasSide(Side):
             for (index, name), gradient in inside.items():
                 recorder.gradient(index, name, gradient)  # type: ignore[union-attr]
         state = {name: _read(variables[name].value) for name in self.state} if training else {}
-        calls, unseen = ((), ()) if recorder is None else (recorder.completed_calls, tuple(recorder.unseen))
-        return Answer(outputs, gradients, state, tuple(unread), (), calls, unseen)
+        return Answer(outputs, gradients, state, tuple(unread))
 
 
 def _gradients(

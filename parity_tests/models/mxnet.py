@@ -15,7 +15,7 @@ from mxnet import autograd, np
 from mxnet.gluon import Block, HybridBlock, Parameter, SymbolBlock
 
 from backends.mxnet.arrays import to_numpy
-from parity_tests.models.calls import Answer, Arrays, Recorder, flatten, leaves
+from parity_tests.models.calls import Answer, Arrays, Recorder, RunOptions, flatten, leaves
 from parity_tests.models.sides import Side, SideError, arguments_of
 
 PLAIN = (bool, int, float, str)
@@ -77,16 +77,9 @@ class MXNetSide(Side):
                 parameter._init_grad()  # a copied array is no variable of autograd
         return made
 
-    def run(
-        self,
-        inputs: Mapping[str, numpy.ndarray],
-        dtype: str,
-        *,
-        cotangents: Mapping[str, numpy.ndarray] | None = None,
-        training: bool = False,
-        recorder: Recorder | None = None,
-    ) -> Answer:
+    def answer(self, inputs: Mapping[str, numpy.ndarray], options: RunOptions) -> Answer:
         """The answer to these inputs, as `Side.run` describes it."""
+        dtype, cotangents, training, recorder = options
         title = self.label or type(self.model).__name__
         if any(one._data is None for one in named_parameters(self.model)[0].values()):
             first = {name: _tensor(array, self.dtype) for name, array in inputs.items()}
@@ -129,8 +122,7 @@ class MXNetSide(Side):
             name for name, one in given.items() if not numpy.array_equal(to_numpy(one), before[name], equal_nan=True)
         )
         state = {name: _read(parameters[name].data()) for name in self.state} if training else {}
-        calls, unseen = ((), ()) if recorder is None else (recorder.completed_calls, tuple(recorder.unseen))
-        return Answer(outputs, gradients, state, tuple(unread), changed, calls, unseen)
+        return Answer(outputs, gradients, state, tuple(unread), changed)
 
 
 def named_parameters(model: Block) -> tuple[dict[str, Parameter], dict[str, str]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parity_tests.models.calls import Answer, Recorder, flatten
+from parity_tests.models.calls import Answer, RunOptions, flatten
 from parity_tests.models.sides import Side, arguments_of, describe
 
 
@@ -26,27 +26,19 @@ class NumpySide(Side):
         super().__init__()
         self.function = function
 
-    def run(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        dtype: str,
-        *,
-        cotangents: Mapping[str, np.ndarray] | None = None,
-        training: bool = False,
-        recorder: Recorder | None = None,
-    ) -> Answer:
+    def answer(self, inputs: Mapping[str, np.ndarray], options: RunOptions) -> Answer:
         """The answer to these inputs, as `Side.run` describes it; the call of the function is all that is recorded."""
-        given = {name: _cast(array, dtype) for name, array in inputs.items()}
+        given = {name: _cast(array, options.dtype) for name, array in inputs.items()}
         before = {name: array.copy() for name, array in given.items()}
         title = self.label or describe(self.function)
         positional, keywords = arguments_of(self.function, given, title)
         names = {**{str(place): array for place, array in enumerate(positional)}, **keywords}
-        index = None if recorder is None else recorder.enter("", title, names)
+        index = -1 if options.recorder is None else options.recorder.enter("", title, names)
         outputs, unread = flatten(self.function(*positional, **keywords), _is_array, np.array)
-        if recorder is not None and index is not None:
-            recorder.leave(index, outputs)
+        if options.recorder is not None:
+            options.recorder.leave(index, outputs)
         changed = tuple(name for name, array in given.items() if array.tobytes() != before[name].tobytes())
-        return Answer(outputs, {}, {}, tuple(unread), changed, () if recorder is None else recorder.completed_calls)
+        return Answer(outputs, {}, {}, tuple(unread), changed)
 
 
 def _is_array(value: Any) -> bool:

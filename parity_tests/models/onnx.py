@@ -16,7 +16,7 @@ from backends.weights import WeightError
 from backends.weights.errors import import_library
 from backends.weights.formats.limits import Limits
 from backends.weights.formats.onnx import ACTIVATIONS, LARGEST
-from parity_tests.models.calls import Answer, Arrays, Recorder, flatten
+from parity_tests.models.calls import Answer, Arrays, Recorder, RunOptions, flatten
 from parity_tests.models.sides import Side, SideError
 
 DTYPES = {"float64": "DOUBLE", "float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BFLOAT16"}
@@ -160,16 +160,9 @@ class OnnxSide(Side):
         elif which in ("sequence_type", "optional_type"):
             self._retype(getattr(given, which).elem_type, kind)
 
-    def run(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        dtype: str,
-        *,
-        cotangents: Mapping[str, np.ndarray] | None = None,
-        training: bool = False,
-        recorder: Recorder | None = None,
-    ) -> Answer:
+    def answer(self, inputs: Mapping[str, np.ndarray], options: RunOptions) -> Answer:
         """The answer to these inputs, as `Side.run` describes it; that of training is the same."""
+        dtype, _, _, recorder = options
         if dtype not in self.dtypes:
             raise SideError(f"{self.label} cannot be run in {dtype}; it can in {', '.join(self.dtypes)}")
         model, run = self._make(dtype)
@@ -179,12 +172,11 @@ class OnnxSide(Side):
         names = self.outputs if recorder is None else [one.name for one in model.graph.output]
         values = dict(zip(names, run(names, passed), strict=True))
         outputs, unread = flatten({name: values[name] for name in self.outputs}, _is_array, np.array)
-        if recorder is None:
-            return Answer(outputs, unread=tuple(unread))
-        index = recorder.enter("", type(model.graph).__name__, given, (), {})
-        self._record(model, {**self.constants, **given, **values}, recorder)
-        recorder.leave(index, outputs)
-        return Answer(outputs, unread=tuple(unread), calls=recorder.completed_calls, unseen=tuple(recorder.unseen))
+        if recorder is not None:
+            index = recorder.enter("", type(model.graph).__name__, given, (), {})
+            self._record(model, {**self.constants, **given, **values}, recorder)
+            recorder.leave(index, outputs)
+        return Answer(outputs, unread=tuple(unread))
 
     def _record(self, model: Any, values: Mapping[str, Any], recorder: Recorder) -> None:
         """Record the nodes of the graph; those inside a node have no values outside of it."""

@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 
 from backends.archives import pack_arrays
+from backends.schema import build
+from parity_tests.format.expected import programs_folder
 from parity_tests.judge.check import job_of
-from parity_tests.models.calls import Answer, Arrays, Recorder
+from parity_tests.models.calls import Answer, Arrays, RunOptions
 from parity_tests.models.sides import RemoteError, Side, SideError
 from parity_tests.models.worker import call_of
+from parity_tests.workers.environment import environment
 from parity_tests.workers.process import START_SECONDS, Worker
 
 PROGRAM = "parity_tests.models.worker"
@@ -43,20 +46,15 @@ class RemoteSide(Side):
         self.framework, self.label, self.dtype = (str(header[name]) for name in ("framework", "label", "dtype"))
         self.parameters, self.state, self.dtypes = (tuple(header[name]) for name in ("parameters", "state", "dtypes"))
         self.tied = header["tied"]
+        self.about, self.files = header["about"], build(dict[str, str], header["files"], "files")
+        self.environment = environment(job.backend, programs_folder(), job.device)
         self.inputs = {name[5:]: array for name, array in arrays.items() if name.startswith("kept/")}
         self.arrays = {name[6:]: array for name, array in arrays.items() if name.startswith("array/")}
         self._sent: Arrays = dict(self.arrays)
 
-    def run(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        dtype: str,
-        *,
-        cotangents: Mapping[str, np.ndarray] | None = None,
-        training: bool = False,
-        recorder: Recorder | None = None,
-    ) -> Answer:
+    def answer(self, inputs: Mapping[str, np.ndarray], options: RunOptions) -> Answer:
         """The answer to these inputs, as `Side.run` describes it."""
+        dtype, cotangents, training, recorder = options
         changed = {name: array for name, array in self.arrays.items() if array is not self._sent.get(name)}
         groups = {"array": changed, "input": inputs, "cotangent": cotangents or {}}
         packed = {f"{kind}/{name}": np.asarray(one) for kind, group in groups.items() for name, one in group.items()}
@@ -71,6 +69,7 @@ class RemoteSide(Side):
             reason = str(answer.get("reason", "its process sent no answer"))
             of_side = reason.startswith("SideError: ")
             raise SideError(reason.removeprefix("SideError: ")) if of_side else RemoteError(reason)
+        self.files = {**self.files, **build(dict[str, str], answer["files"], "files")}
         found: dict[str, Arrays] = {"output": {}, "gradient": {}, "state": {}}
         for name, array in arrays.items():
             kind, _, rest = name.partition("/")

@@ -58,6 +58,16 @@ class Result:
         """Whether everything that was compared agrees, and something was."""
         return bool(self.verdicts) and not self.red and not self.undecided_verdicts
 
+    @property
+    def reason_against_certificate(self) -> str:
+        """Why nothing of it can be certified; empty if it can be."""
+        if self.undecided_verdicts:
+            return f"{len(self.undecided_verdicts)} comparisons are undecided"
+        guessed = [" + ".join(pair.expected) for pair in self.pairing.pairs if pair.is_guess]
+        if guessed:
+            return f"{', '.join(guessed)}: paired by a guess. State the pairs in a names file, under [parameters]"
+        return ""
+
     def as_json(self) -> dict[str, Any]:
         """The comparison as an object: a header, and an entry for each verdict."""
         header = {

@@ -7,12 +7,13 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from parity_tests.models.calls import Answer, Arrays, Recorder
+from parity_tests.models.calls import Answer, Arrays, Recorder, RunOptions
 
 FRAMEWORKS = {
     "torch": "torch",
@@ -26,7 +27,7 @@ FRAMEWORKS = {
 
 
 class SideError(ValueError):
-    """A side that cannot be run, or not in the way that was asked for."""
+    """A side that cannot be run, or not in the way that was options for."""
 
 
 class RemoteError(Exception):
@@ -37,7 +38,7 @@ class Side(ABC):
     """A model or function whose arrays are kept apart from it: nothing of the user's object is ever changed.
 
     arrays are the current parameters and state by name, each once: what a run uses. An adapter makes copies of the
-    model in the dtypes that are asked for, and writes the arrays to the copy before each run.
+    model in the dtypes that are options for, and writes the arrays to the copy before each run.
     """
 
     framework: str
@@ -49,16 +50,21 @@ class Side(ABC):
     tied: Mapping[str, str] = {}
     """The further names of a parameter, and the one that it is kept under."""
     dtype: str = "float32"
-    """The dtype that it computes in unless another is asked for."""
+    """The dtype that it computes in unless another is options for."""
     is_fixed: bool = False
     """Whether it answers the inputs that it was kept for alone."""
     dtypes: tuple[str, ...] = ("float64", "float32")
-    """The dtypes that it can be asked for."""
+    """The dtypes that it can be options for."""
+    about: Mapping[str, Any] = {}
+    """The framework and its versions, if the side runs in a process of its own."""
+    environment: Mapping[str, str] = {}
+    """The variables that such a process was given."""
+    files: Mapping[str, str] = {}
+    """The source files that it imported, by their paths from the target's folder."""
 
     def __init__(self) -> None:
         self.arrays: Arrays = {}
 
-    @abstractmethod
     def run(
         self,
         inputs: Mapping[str, np.ndarray],
@@ -72,10 +78,18 @@ class Side(ABC):
 
         With cotangents, by the name of an output, gradients are those of the sum of their products with the outputs:
         input.<name> for floating inputs, parameter.<name> for parameters. Dropout is off in training, too. An output
-        of another dtype than the one asked for keeps it.
+        of another dtype than the one options for keeps it.
 
         Raises: SideError if the side does not take the inputs; whatever the model raises.
         """
+        answer = self.answer(inputs, RunOptions(dtype, cotangents, training, recorder))
+        if recorder is None or answer.calls:
+            return answer
+        return replace(answer, calls=recorder.completed_calls, unseen=tuple(recorder.unseen))
+
+    @abstractmethod
+    def answer(self, inputs: Mapping[str, np.ndarray], options: RunOptions) -> Answer:
+        """The answer of `run`; calls that the recorder was told of need not be in it."""
 
     def close(self) -> None:  # noqa: B027  # most have nothing to close
         """Release what the side holds."""

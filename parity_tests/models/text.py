@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from parity_tests.models.result import Result
+from parity_tests.reports.ci_summary import OTHER_SIGN, SIGNS
 
 WIDTH = 110
 MOST_RED = 3
@@ -46,6 +47,14 @@ def as_text(comparison: Result) -> str:
         add("note", note)
     add(*summary(comparison))
     return "\n".join(lines[:29] + lines[-1:] if len(lines) > 30 else lines)
+
+
+def as_markdown(comparison: Result) -> str:
+    """The comparison for the page of a CI job: the outcome, and the text of a terminal."""
+    outcome, _ = summary(comparison)
+    # Indented, it is code, whatever a name in it contains.
+    title = f"## {SIGNS.get(outcome, OTHER_SIGN)} attention-parity: {outcome}"
+    return f"{title}\n\n{textwrap.indent(as_text(comparison), ' ' * 4)}\n"
 
 
 def red_lines(comparison: Result) -> Iterator[tuple[str, str]]:

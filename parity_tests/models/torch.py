@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from backends.torch.arrays import to_numpy
-from parity_tests.models.calls import Answer, Arrays, Recorder, flatten, leaves
+from parity_tests.models.calls import Answer, Arrays, Recorder, RunOptions, flatten, leaves
 from parity_tests.models.sides import Side, SideError, arguments_of
 
 
@@ -65,16 +65,9 @@ class TorchSide(Side):
         without_dropout(made)
         return made.to(getattr(torch, dtype)) if _is_copied(made) else made
 
-    def run(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        dtype: str,
-        *,
-        cotangents: Mapping[str, np.ndarray] | None = None,
-        training: bool = False,
-        recorder: Recorder | None = None,
-    ) -> Answer:
+    def answer(self, inputs: Mapping[str, np.ndarray], options: RunOptions) -> Answer:
         """The answer to these inputs, as `Side.run` describes it."""
+        dtype, cotangents, training, recorder = options
         model = self._copy(dtype, recorder is not None)
         plain = getattr(model, "_orig_mod", model)
         model.train(training)
@@ -106,8 +99,7 @@ class TorchSide(Side):
             gradients = _gradients(found, cotangents, named)
         changed = tuple(name for name, tensor in given.items() if not _same(tensor, before[name]))
         state = {name: _read(tensors[name]) for name in self.state} if training else {}
-        calls, unseen = ((), ()) if recorder is None else (recorder.completed_calls, tuple(recorder.unseen))
-        return Answer(outputs, gradients, state, tuple(unread), changed, calls, unseen)
+        return Answer(outputs, gradients, state, tuple(unread), changed)
 
 
 def _gradients(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import faulthandler
 import inspect
 import os
+import platform
 import sys
 import traceback
 from collections.abc import Mapping
@@ -23,9 +24,9 @@ import numpy as np
 
 from backends.archives import unpack_arrays
 from parity_tests.models.calls import Call, Recorder, Seen
-from parity_tests.models.sides import Side, open_side
+from parity_tests.models.sides import FRAMEWORKS, Side, open_side
 from parity_tests.workers.keeper import keep
-from parity_tests.workers.target import load, split_location
+from parity_tests.workers.target import Sources, load, split_location
 from parity_tests.workers.worker import frames, message_of, send
 
 MAKERS = ("make", "build", "create", "get", "load")
@@ -44,6 +45,7 @@ def main() -> None:
     ):
         os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
+        sources = Sources(place)
         try:
             side = open_target(place)
         except Exception as error:  # whatever the target raises
@@ -51,11 +53,12 @@ def main() -> None:
             send(stream, {}, {"kind": "refusal", "reason": words, "trace": traceback.format_exc()})
             return
         inputs = {f"kept/{name}": array for name, array in getattr(side, "inputs", {}).items()}
-        send(stream, {**_with_kind("array", side.arrays), **inputs}, {"kind": "side", **description(side)})
+        header = {"kind": "side", **description(side), "files": sources.imported_files()}
+        send(stream, {**_with_kind("array", side.arrays), **inputs}, header)
         for arrays, header in map(unpack_arrays, frames(requests)):
             try:
                 arrays, header = answer(side, arrays, header)
-                send(stream, arrays, header)
+                send(stream, arrays, {**header, "files": sources.imported_files()})
             except Exception as error:  # whatever a model raises
                 reason = f"{type(error).__name__}: {message_of(error)}"
                 send(stream, {}, {"kind": "error", "reason": reason, "trace": traceback.format_exc()})
@@ -81,7 +84,10 @@ def description(side: Side) -> dict[str, Any]:
     """What a side is, apart from its arrays."""
     names = ("framework", "label", "dtype")
     lists = {name: list(getattr(side, name)) for name in ("parameters", "state", "dtypes")}
-    return {**{name: getattr(side, name) for name in names}, **lists, "tied": dict(side.tied)}
+    loaded = {name: str(sys.modules[name].__version__) for name in FRAMEWORKS if name in sys.modules}
+    versions = {"python": platform.python_version(), "numpy": np.__version__, **loaded}
+    about = {"framework": side.framework, "versions": versions, "device": platform.machine()}
+    return {**{name: getattr(side, name) for name in names}, **lists, "tied": dict(side.tied), "about": about}
 
 
 def answer(side: Side, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -31,6 +31,9 @@ OF_THIS_MACHINE = ("JAX_COMPILATION_CACHE_DIR",)
 Certificate = dict[str, Any]
 
 
+TARGETS = {"check": ("target",), "convert": ("file",), "compare-models": ("actual", "expected")}
+"""The entries of a request that name what was tested, by its kind."""
+
 NOT_COVERED = "who wrote it, when and where: the digest is not a signature"
 """What running the target again cannot verify."""
 
@@ -280,7 +283,8 @@ def page(certificate: Certificate, name: str) -> str:
     verdicts = certificate["verdicts"]
     counts = Counter(verdict["status"] for verdict in verdicts)
     lines = [
-        f"# {', '.join(certificate['judged'])}: {certificate['outcome']}",
+        f"# {', '.join(about.get('target', name) for name, about in certificate['judged'].items())}: "
+        f"{certificate['outcome']}",
         "",
         f"attention-parity {certificate['attention_parity']}, specification {certificate['specification']}, "
         f"{certificate['made']}",
@@ -313,9 +317,10 @@ def page(certificate: Certificate, name: str) -> str:
     lines += _reasons("Known divergences", verdicts, lambda status: status == "known-divergence")
     if certificate["missing"]:
         lines += ["## Missing", "", *(f"- {missing}" for missing in certificate["missing"]), ""]
-    target = str(certificate["request"].get("target" if certificate["request"]["kind"] == "check" else "file"))
-    lines += ["## Repeat", "", "```", shlex.join(["attention-parity", "verify", name, target]), "```", ""]
-    lines += ["runs", "", "```", str(certificate["request"].get("command", "")), "```", ""]
+    request = certificate["request"]
+    targets = [str(request[argument]) for argument in TARGETS[request["kind"]]]
+    lines += ["## Repeat", "", "```", shlex.join(["attention-parity", "verify", name, *targets]), "```", ""]
+    lines += ["runs", "", "```", str(request.get("command", "")), "```", ""]
     lines += [f"again and compares. SHA-256 of the certificate (not a signature): {certificate['digest']}", ""]
     return "\n".join(lines)
 

@@ -22,10 +22,11 @@ def markdown(run: Run) -> str:
 def _outcome(run: Run) -> Iterator[str]:
     outcome, _, words = summary(run).plain.partition(" ")
     outcome = outcome.rstrip(":")
-    yield from (f"## {SIGNS.get(outcome, '⚠️')} attention-parity: {outcome}", "", _safe(words.strip()), "")
+    yield from (f"## {SIGNS.get(outcome, OTHER_SIGN)} attention-parity: {outcome}", "", _safe(words.strip()), "")
 
 
 SIGNS = {"green": "✅", "red": "❌"}
+OTHER_SIGN = "⚠️"
 
 
 def _red_lines(run: Run) -> Iterator[str]:

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from attention_core.operators import SPECIFICATION_VERSION
 from backends import FRAMEWORKS
 from backends.archives import ArchiveError, load_archive, pack_arrays, save_arrays, unpack_arrays
-from backends.schema import SchemaError
+from backends.schema import SchemaError, build, clean
 from parity_tests.format.case import DTYPES, MIXED, SEED, Arrays, Case
 from parity_tests.format.expected import cotangents
 from parity_tests.format.families import OPERATORS, Suite
@@ -143,104 +143,68 @@ def own_version() -> str:
         return "not installed"
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+Plain = bool | int | float | str | None
 
-
-def _is_number(value: Any) -> bool:
-    return type(value) is int  # True is none
-
-
-def _is_name(value: Any) -> bool:
-    return _is_text(value) and re.fullmatch(r"\w[\w.-]{0,63}", value, re.ASCII) is not None
-
-
-def _is_quantity(value: Any) -> bool:
-    return _is_text(value) and re.fullmatch(r"\w[\w.-]{0,127}", value, re.ASCII) is not None
-
-
-def _is_device(value: Any) -> bool:
-    return _is_text(value) and re.fullmatch(r"[a-z]{1,16}(:[0-9]{1,3})?", value) is not None
-
-
-def _is_version(value: Any) -> bool:
-    return _is_text(value) and re.fullmatch(r"[\w.+ -]{1,64}", value, re.ASCII) is not None
-
-
-def _is_cell(value: Any) -> bool:
-    return re.fullmatch(r"\w[\w.-]{0,63}/\w{1,64}", value, re.ASCII) is not None
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, (str, int, float))
-
-
-def _is_table(value: Any, holds: Callable[[Any], bool]) -> bool:
-    return isinstance(value, dict) and all(map(holds, value.values()))
-
-
-def _is_about(value: Any) -> bool:
-    return _is_table(value, lambda entry: _is_plain(entry) or _is_table(entry, _is_plain))
-
-
-def _is_quantities(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_quantity, value))
-
-
-def _is_seconds(value: Any) -> bool:
-    return type(value) in (int, float)
-
-
-_HOLDS: dict[type, Callable[[Any], bool]] = {str: _is_text, float: _is_seconds, tuple: _is_quantities}
-_ANSWER = {entry.name: _HOLDS[type(entry.default)] for entry in fields(Answer)}
-"""The schema of each field of an answer, by the type of its default."""
-
-
-def _is_answers(value: Any) -> bool:
-    def holds(answer: Any) -> bool:
-        return (
-            isinstance(answer, dict)
-            and answer.get("status") in RECORDED
-            and all(name in _ANSWER and _ANSWER[name](entry) for name, entry in answer.items())
-        )
-
-    return _is_table(value, holds) and all(map(_is_cell, value))
-
-
-def _is_inputs(value: Any) -> bool:
-    def holds(digest: Any) -> bool:
-        return _is_text(digest) and re.fullmatch("[0-9a-f]{64}", digest) is not None
-
-    return _is_table(value, holds) and all(map(_is_cell, value))
-
-
-def _is_selection(value: Any) -> bool:
-    def among(names: Any, choices: Sequence[str]) -> bool:
-        return isinstance(names, list) and all(name in choices for name in names)
-
-    return (
-        isinstance(value, dict)
-        and set(value) == {"dtypes", "pattern", "operators", "training", "core", "once"}
-        and all(isinstance(value[name], bool) for name in ("training", "core", "once"))
-        and among(value["dtypes"], (*DTYPES, *MIXED))
-        and among(value["operators"], OPERATORS)
-        and (value["pattern"] is None or _is_text(value["pattern"]))
-    )
-
-
-FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "attention_parity": (_is_version, "a version"),
-    "specification": (_is_version, "a version"),
-    "seed": (_is_number, "a whole number"),
-    "backend": (_is_name, "a name of letters, digits, '.', '-' and '_'"),
-    "device": (_is_device, "a name such as cpu, cuda or cuda:1"),
-    "about": (_is_about, "names with values, or with tables of values"),
-    "environment": (lambda value: _is_table(value, _is_text), "names with texts"),
-    "selection": (_is_selection, f"dtypes among {', '.join((*DTYPES, *MIXED))}, a pattern, and known operators"),
-    "inputs": (_is_inputs, "cells with the SHA-256 of the inputs of each"),
-    "answers": (_is_answers, f"cells with the status of each, one of {', '.join(RECORDED)}"),
+VERSION = (r"[\w.+ -]{1,64}", "a version")
+PATTERNS = {
+    "attention_parity": VERSION,
+    "specification": VERSION,
+    "backend": (r"\w[\w.-]{0,63}", "a name of letters, digits, '.', '-' and '_'"),
+    "device": (r"[a-z]{1,16}(:[0-9]{1,3})?", "a name such as cpu, cuda or cuda:1"),
+    "inputs": (r"\w[\w.-]{0,63}/\w{1,64} [0-9a-f]{64}", "cells with the SHA-256 of the inputs of each"),
+    "answers": (
+        rf"\w[\w.-]{{0,63}}/\w{{1,64}} ({'|'.join(RECORDED)})( \w[\w.-]{{0,127}})*",
+        f"cells with the status of each, one of {', '.join(RECORDED)}, and names of quantities",
+    ),
 }
-"""The schema of a recording's header, with a description of each entry. The file is untrusted."""
+"""What the texts of a header have to match, and its description."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The schema of a selection of cells."""
+
+    dtypes: list[str]
+    pattern: str | None
+    operators: list[str]
+    training: bool
+    core: bool
+    once: bool
+
+
+@dataclass(frozen=True)
+class Header:
+    """The schema of a recording's header. The file is untrusted."""
+
+    attention_parity: str
+    specification: str
+    seed: int
+    backend: str
+    device: str
+    about: dict[str, Plain | dict[str, Plain]]
+    environment: dict[str, str]
+    selection: Selected
+    inputs: dict[str, str]
+    answers: dict[str, Answer]
+
+    def __post_init__(self) -> None:
+        texts = {name: [getattr(self, name)] for name in ("attention_parity", "specification", "backend", "device")}
+        texts["inputs"] = [f"{cell} {digest}" for cell, digest in self.inputs.items()]
+        texts["answers"] = [
+            " ".join((cell, answer.status, *answer.changed, *answer.missing)) for cell, answer in self.answers.items()
+        ]
+        for name, given in texts.items():
+            pattern, what = PATTERNS[name]
+            for text in given:
+                if re.fullmatch(pattern, text, re.ASCII) is None:
+                    raise SchemaError(name, f"{clean(text)}, expected {what}")
+        for name, known in (("dtypes", (*DTYPES, *MIXED)), ("operators", OPERATORS)):
+            for text in getattr(self.selection, name):
+                if text not in known:
+                    raise SchemaError(f"selection.{name}", f"{clean(text)}, expected some of {', '.join(known)}")
+
+
+FIELDS = tuple(field.name for field in fields(Header))
 
 
 @dataclass
@@ -311,21 +275,17 @@ class Recording:
 
     @classmethod
     def _read(cls, path: str | Path, arrays: Arrays, header: Mapping[str, Any]) -> Recording:
-        for name, (holds, what) in FIELDS.items():
-            if name not in header or not holds(header[name]):
-                raise ArchiveError(f"{path}: {name} is invalid in the recording's header: expected {what}")
-        for cell in header["answers"]:
-            if cell not in header["inputs"]:
-                raise ArchiveError(f"{path}: {cell} has a status but no inputs")
         try:
-            answers = {cell: Answer.of(answer) for cell, answer in header["answers"].items()}
+            read: Header = build(Header, {name: header[name] for name in FIELDS if name in header})
         except SchemaError as error:
-            raise ArchiveError(f"{path}: answers is invalid in the recording's header: {error}") from error
+            raise ArchiveError(f"{path}: the recording's header is invalid: {error}") from error
+        for cell in read.answers:
+            if cell not in read.inputs:
+                raise ArchiveError(f"{path}: {cell} has a status but no inputs")
         return cls(
-            **{name: header[name] for name in FIELDS if name not in ("selection", "answers")},
-            selection=Selection(**header["selection"]),
-            answers=answers,
-            cells=_arrays_by_cell(path, arrays, answers),
+            **{name: getattr(read, name) for name in FIELDS if name != "selection"},
+            selection=Selection(**vars(read.selection)),
+            cells=_arrays_by_cell(path, arrays, read.answers),
         )
 
     @property

@@ -16,7 +16,7 @@ import pytest
 
 from attention_core.operators import SPECIFICATION_VERSION
 from parity_tests.cases.suite import all_cases
-from parity_tests.cli.check import request_of
+from parity_tests.cli.verify import request_of
 from parity_tests.conversion.conversion import Conversion
 from parity_tests.judge.check import check as judge
 from parity_tests.judge.divergences import Divergence, DivergenceError, load_divergences
@@ -109,7 +109,7 @@ def test_a_hostile_certificate_is_refused_or_compared(
         content = signed(changed({name: certified[name] for name in certified if name != "digest"}, random))
         try:
             before = certificate.load(written(content, tmp_path / "hostile.json"))
-            request_of(before["request"], "mine.py", ())
+            request_of(before["request"], ["mine.py"], ())
         except CertificateError as error:
             refused += 1
             assert str(error).isprintable() and len(str(error)) < 1_000

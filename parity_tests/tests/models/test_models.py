@@ -36,7 +36,7 @@ class Holder(Side):
         self.arrays = {name.replace("__", "."): random.normal(size=shape) for name, shape in shapes.items()}
         self.parameters = tuple(self.arrays)
 
-    def run(self, *given, **keywords):
+    def answer(self, inputs, options):
         raise NotImplementedError
 
 
