@@ -27,7 +27,7 @@ FRAMEWORKS = {
 
 
 class SideError(ValueError):
-    """A side that cannot be run, or not in the way that was options for."""
+    """A side that cannot be run, or not in the way that was asked for."""
 
 
 class RemoteError(Exception):
@@ -38,7 +38,7 @@ class Side(ABC):
     """A model or function whose arrays are kept apart from it: nothing of the user's object is ever changed.
 
     arrays are the current parameters and state by name, each once: what a run uses. An adapter makes copies of the
-    model in the dtypes that are options for, and writes the arrays to the copy before each run.
+    model in the dtypes that are asked for, and writes the arrays to the copy before each run.
     """
 
     framework: str
@@ -50,11 +50,11 @@ class Side(ABC):
     tied: Mapping[str, str] = {}
     """The further names of a parameter, and the one that it is kept under."""
     dtype: str = "float32"
-    """The dtype that it computes in unless another is options for."""
+    """The dtype that it computes in unless another is asked for."""
     is_fixed: bool = False
     """Whether it answers the inputs that it was kept for alone."""
     dtypes: tuple[str, ...] = ("float64", "float32")
-    """The dtypes that it can be options for."""
+    """The dtypes that it can be asked for."""
     about: Mapping[str, Any] = {}
     """The framework and its versions, if the side runs in a process of its own."""
     environment: Mapping[str, str] = {}
@@ -78,7 +78,7 @@ class Side(ABC):
 
         With cotangents, by the name of an output, gradients are those of the sum of their products with the outputs:
         input.<name> for floating inputs, parameter.<name> for parameters. Dropout is off in training, too. An output
-        of another dtype than the one options for keeps it.
+        of another dtype than the one asked for keeps it.
 
         Raises: SideError if the side does not take the inputs; whatever the model raises.
         """
