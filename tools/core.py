@@ -58,7 +58,7 @@ def core() -> list[str]:
     cells = cells_of(all_cases(), DTYPES)
     sizes = {Cell(case, dtype).key: sum(array.size for array in case.inputs.values()) for case, dtype in cells}
     before = {Cell(case, dtype).key: f"{case.again}/{dtype}" for case, dtype in cells if case.again}
-    known = {mutant.name: outcome_of(mutant, *attempt(mutant)).red for mutant in MUTANTS}
+    known = {mutant.name: outcome_of(mutant, *attempt(mutant, brief=True)).red for mutant in MUTANTS}
     mutants = killers_among(cells, known, killers(cells, derived_mutants())).values()
     kept = smallest_cover(mutants, sizes, before, all_cases().core)
     return [cell.key for cell in cells if cell.key in kept]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from parity_tests.cases.suite import all_cases
-from parity_tests.format.case import epsilon
+from parity_tests.format.case import Case, epsilon
 from parity_tests.format.selection import Cell
 from parity_tests.judge.compare import judge
 from parity_tests.judge.question import Question
@@ -43,12 +43,26 @@ class Outcome:
         return bool(self.killed_by) and not self.survived and not self.unexpected
 
 
-def attempt(mutant: Mutant) -> tuple[list[Cell], Recording]:
-    """The cells that touch the mutant, and its answers to them, as a worker would record them."""
-    cells, recording = cells_touched(mutant), Recording(mutant.name, "cpu")
-    repeated = filter(None, (all_cases().find(case.again) for case, _ in cells if case.again))
-    for cell in [Cell(case, mutant.dtype) for case in repeated] + cells:
-        recording.answers[cell.key], recording.cells[cell.key] = answer(mutant, *cell)
+def attempt(mutant: Mutant, *, brief: bool = False) -> tuple[list[Cell], Recording]:
+    """The cells that touch the mutant, and its answers to them, as a worker would record them.
+
+    If brief, a cell whose outputs are red is asked for no gradients, which take most of the time.
+    """
+    recording = Recording(mutant.name, "cpu")
+
+    def answer_to(case: Case, dtype: str) -> Cell:
+        before = all_cases().find(case.again) if case.again else None
+        for one in [replace(before, gradients=case.gradients), case] if before else [case]:
+            cell = Cell(one, dtype)
+            recording.answers[cell.key], recording.cells[cell.key] = answer(mutant, *cell)
+        return Cell(case, dtype)
+
+    cells = []
+    for case, dtype in cells_touched(mutant):
+        cell = answer_to(replace(case, gradients=case.gradients and not brief), dtype)
+        is_whole = cell.case.gradients == case.gradients
+        is_red = is_whole or any(verdict.red for verdict in judge(Question(cell), recording))
+        cells.append(cell if is_red else answer_to(case, dtype))
     return cells, recording
 
 
