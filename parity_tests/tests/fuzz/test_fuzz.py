@@ -195,9 +195,9 @@ def test_a_family_has_the_same_shapes_and_gradients():
 SHAPING = ("rows", "shared", "twice", "forward")
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(9))
 def test_the_reference_accepts_every_case_and_most_can_be_judged(drawn: list[Drawn], part: int):
-    judged = [judgeable(case) for case in drawn[3 * part :: 9]]
+    judged = [judgeable(case) for case in drawn[3 * part :: 27]]
     uncertain = sum(case is None for case in judged)
     for case in filter(None, judged):
         with reference.in_memory():
