@@ -13,7 +13,7 @@ imported to read or write their file formats. Nothing in a file is executed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,19 +23,22 @@ from backends.weights import backend_layers
 from backends.weights.configs import UnseenError, layer_named, whole_config
 from backends.weights.engine import assemble, beside, complete, to_source, with_fixed_options
 from backends.weights.errors import WeightError
-from backends.weights.formats import read_arrays, write_arrays
+from backends.weights.formats import read_arrays, read_settings, write_arrays
 from backends.weights.matching import Fit, fits
 from backends.weights.prefixes import names_in_file, under_prefixes
+from backends.weights.settings import SavedLayer, check_classes, options_of, stated_options, with_settings
 from backends.weights.table import Source, plain
 from backends.weights.tables import every_source
 
 __all__ = [
     "SOURCES",
     "Converted",
+    "SavedLayer",
     "Source",
     "WeightError",
     "from_canonical",
     "read_arrays",
+    "read_settings",
     "recognise",
     "to_canonical",
     "write_arrays",
@@ -57,7 +60,7 @@ class Converted:
     inferred from shapes and options. arrays: the canonical arrays, in the specification's order and shapes. used: the
     source's names from which each canonical array is built. notes: remarks for the user, such as summed biases, or
     zeros for arrays that the source lacks. beside: arrays of the source that belong to the enclosing model, by
-    canonical name (W_c of LuongDecoder).
+    canonical name (W_c of LuongDecoder). assumed: settings of the source that its file does not hold.
     """
 
     source: str
@@ -67,6 +70,7 @@ class Converted:
     used: dict[str, tuple[str, ...]]
     notes: tuple[str, ...] = ()
     beside: dict[str, np.ndarray] = field(default_factory=dict)
+    assumed: dict[str, Any] = field(default_factory=dict)
 
 
 def recognise(arrays: Mapping[str, np.ndarray]) -> list[str]:
@@ -85,6 +89,7 @@ def to_canonical(
     *,
     prefix: Prefix | None = None,
     layer: str | None = None,
+    settings: Sequence[SavedLayer] = (),
     **options: Any,
 ) -> Converted:
     """Turn a source's arrays into canonical ones.
@@ -93,12 +98,13 @@ def to_canonical(
     that fits, or the first of several that give the same (the notes name the others). prefix: the prefix of the
     names, such as "encoder.rnn."; only the arrays under it are then converted. Several prefixes are the layers of a
     stack, from the input on; or those of parts, by name: {"": "encoder.", "embedding": "tokens."}, "" being the rest.
-    layer: the name of the specification's layer, if the arrays fit several. options: constructor arguments that shapes
-    do not determine, such as num_heads.
+    layer: the name of the specification's layer, if the arrays fit several. settings: what the file says beside the
+    arrays (`read_settings`). options: constructor arguments that neither shapes nor settings determine, such as
+    num_heads.
 
     Raises: WeightError if no source fits, or several do and differ; if an array is missing, left over or has another
     shape than the others require (it names the array, both shapes, and says whether the transpose would fit); if the
-    specification cannot represent it.
+    specification cannot represent it, or a setting of the layer.
     """
     if not arrays:
         raise WeightError("there are no arrays to convert.")
@@ -114,13 +120,14 @@ def to_canonical(
         used = {name: tuple(there[one] for one in names) for name, names in converted.used.items()}
         return replace(converted, used=used)
     if prefix is not None and not isinstance(prefix, str):
-        return _stack(arrays, source, list(prefix), layer, options)
+        return _stack(arrays, source, list(prefix), layer, settings, options)
     if source is not None:
-        return _convert(_source(source), arrays, prefix, layer, options)
-    names = _candidates(arrays, prefix, layer, options)
+        return _convert(_source(source), arrays, prefix, layer, settings, options, chosen=True)
+    known = check_classes(_under(prefix, arrays), settings, SOURCES.values())
+    names = _candidates(arrays, prefix, layer, options) if known is None else [known]
     several = WeightError(f"the arrays fit {' and '.join(names)}: pass source=... , one of them.")
     try:
-        every = [_convert(SOURCES[name], arrays, prefix, layer, options) for name in names]
+        every = [_convert(SOURCES[name], arrays, prefix, layer, settings, options) for name in names]
     except WeightError as error:  # a layer without the options of another
         raise error if len(names) == 1 else several from error
     if not all(_same(every[0], one) for one in every):
@@ -189,6 +196,8 @@ def _is_covering(every: Sequence[Fit]) -> bool:
 
 
 def _of_a_backend(source: Source, arrays: Mapping[str, np.ndarray]) -> bool:
+    if _is_lone_scalar(arrays.values()):
+        return False
     try:
         backend_layers.read(source.framework, arrays, None, None, {})
     except UnseenError:
@@ -196,6 +205,11 @@ def _of_a_backend(source: Source, arrays: Mapping[str, np.ndarray]) -> bool:
     except WeightError:
         return False
     return True
+
+
+def _is_lone_scalar(arrays: Iterable[np.ndarray]) -> bool:
+    """Whether there is one number alone, which tells no layer."""
+    return [array.size for array in arrays] == [1]
 
 
 def _same(one: Converted, other: Converted) -> bool:
@@ -212,23 +226,39 @@ def _convert(
     arrays: Mapping[str, np.ndarray],
     prefix: str | None,
     layer: str | None,
+    settings: Sequence[SavedLayer],
     options: Mapping[str, Any],
+    chosen: bool = False,
 ) -> Converted:
+    """The conversion from one source; chosen if the user named it."""
     if source.framework:
-        made = backend_layers.read(source.framework, arrays, layer, prefix, options)
+        held = options_of(source, _under(prefix, arrays), settings, chosen) or {}
+        options = with_settings(options, {name: value for name, value in held.items() if name != "layer"})
+        made = backend_layers.read(source.framework, arrays, layer or held.get("layer"), prefix, options)
         begin = (f"The names begin with {made.prefix!r}.",) if made.prefix else ()
         return Converted(source.name, made.layer.name, made.config, made.arrays, made.used, begin)
     if layer is not None:
         first, *rest = _forms_of(source, layer)
-        source = replace(first, also=tuple(rest))
-    fit = _best(source, arrays, prefix, options)
+        source = replace(first, also=tuple(rest), settings=source.settings)
+    stated = stated_options(source, _under(prefix, arrays), settings)  # settings say more than the shapes
+    fit = _best(source, arrays, prefix, {**stated, **options})
+    found = options_of(source, fit.found, settings, chosen)
+    options = with_settings(options, found or {})
     parts = assemble(fit, arrays)
     kind = layer_named(fit.form.layer)
     known = {option.name for option in kind.options}
     seen = {name: size for sizes in fit.sizes.values() for name, size in sizes.items() if name in known}
     config, whole = complete(kind, fit.form, parts, {**seen, **options})
-    notes = [f"The names begin with {fit.prefix!r}."] * bool(fit.prefix) + parts.notes
-    return Converted(source.name, kind.name, config, whole, parts.used, tuple(dict.fromkeys(notes)), parts.beside)
+    notes = tuple(dict.fromkeys([f"The names begin with {fit.prefix!r}."] * bool(fit.prefix) + parts.notes))
+    needed = source.settings.needed if source.settings is not None and found is None else {}
+    by_arrays = ("reset_after", *(() if config.get("bidirectional") else ("merge_mode",)))  # by the arrays
+    assumed = {name: value for name, value in needed.items() if name not in by_arrays}
+    return Converted(source.name, kind.name, config, whole, parts.used, notes, parts.beside, assumed)
+
+
+def _under(prefix: str | None, names: Iterable[str]) -> list[str]:
+    """The names with the prefix."""
+    return [name for name in names if prefix is None or plain(name).startswith(plain(prefix))]
 
 
 def _forms_of(source: Source, layer: str) -> list[Source]:
@@ -253,7 +283,8 @@ def _candidates(
     if names:
         return names
     hints = []
-    for source in backend_layers.SOURCES.values():
+    alone = _is_lone_scalar(arrays[name] for name in _under(prefix, arrays))
+    for source in () if alone else backend_layers.SOURCES.values():
         try:
             backend_layers.read(source.framework, arrays, layer, prefix, options)
             names.append(source.name)
@@ -343,12 +374,15 @@ def _stack(
     source: str | None,
     prefixes: list[str],
     kind: str | None,
+    settings: Sequence[SavedLayer],
     options: Mapping[str, Any],
 ) -> Converted:
     """Several layers, each under its own prefix, as one."""
     if not prefixes:
         raise WeightError("prefix is empty, expected one for each layer.")
-    converted = [to_canonical(arrays, source, prefix=prefix, layer=kind, **options) for prefix in prefixes]
+    converted = [
+        to_canonical(arrays, source, prefix=prefix, layer=kind, settings=settings, **options) for prefix in prefixes
+    ]
     if any(
         one.source != converted[0].source or one.config["num_layers"] > 1
         for one in converted
@@ -366,7 +400,8 @@ def _stack(
         notes += one.notes
     layer = layer_named(converted[0].layer)
     config, _ = whole_config(layer, {name: array.shape for name, array in made.items()}, options)
-    return Converted(converted[0].source, layer.name, config, made, used, tuple(dict.fromkeys(notes)))
+    first = converted[0]
+    return Converted(first.source, layer.name, config, made, used, tuple(dict.fromkeys(notes)), assumed=first.assumed)
 
 
 def _rename(
@@ -382,8 +417,9 @@ def _rename(
     config, _ = whole_config(layer, shapes, with_fixed_options(form, options), f"{form.name}: ")
     num_layers, bidirectional = config.get("num_layers", 1), bool(config.get("bidirectional", False))
     if isinstance(prefix, str) and (num_layers == 1 or form.is_stacked):
-        heads = {"num_heads": config["num_heads"]} if "num_heads" in config else {}
-        return to_source(form, arrays, prefix, spelling, num_layers, bidirectional, heads)
+        names: tuple[str, ...] = ("num_heads", "patch_size", "channels")
+        sizes = {name: config[name] for name in names if name in config}
+        return to_source(form, arrays, prefix, spelling, num_layers, bidirectional, sizes)
     prefixes = [prefix] if isinstance(prefix, str) else list(prefix)
     if len(prefixes) != num_layers or len({plain(one) for one in prefixes}) < num_layers or form.is_stacked:
         what = (

@@ -13,7 +13,7 @@ from backends.weights.configs import whole_config
 from backends.weights.errors import WeightError
 from backends.weights.matching import Cell, Fit, cells
 from backends.weights.rearrange import rearrange_sides, shape_of, solve
-from backends.weights.table import Source, plain
+from backends.weights.table import Source, plain, sinusoid_halves
 
 # ------------------------------------------------------------------------------------------------ to canonical
 
@@ -51,10 +51,14 @@ def assemble(fit: Fit, arrays: Mapping[str, np.ndarray]) -> Parts:
             factor = by_name[plain(row.scaled_by)]
             array, names = _scale(array, arrays[factor], row.normalised), [name, factor]
             notes.append(f"{factor} is multiplied into {name}.")
+        if row.same_as and not np.array_equal(array, arrays[by_name[plain(row.same_as)]]):
+            raise WeightError(f"{fit.source.name}: {name} is another array than {row.same_as}, which it is tied to.")
         if not row.holds:
             continue
         start, end = row.sides
         blocks = rearrange_sides(array, start, end, fit.sizes[cell.group])
+        if row.per_root:
+            blocks = blocks / np.sqrt(fit.sizes[cell.group][row.per_root], dtype=blocks.dtype)
         for hold, block in zip(row.holds, blocks if len(row.holds) > 1 else [blocks], strict=True):
             slot = cell.canonical(hold)
             if hold[0] == "*":
@@ -96,7 +100,13 @@ def complete(
     """The constructor's arguments and all canonical arrays: those that the source fixes or leaves out included."""
     made = dict(parts.arrays)
     dtype = next(iter(made.values())).dtype if made else np.dtype("float32")
-    made |= {name: np.eye(made[like].size, dtype=dtype) for name, like in identities(form).items()}
+    made |= {name: one.build(made[one.like], dtype) for name, one in form.fixed.items() if one.like}
+    for name in form.sinusoids:
+        if "num_positions" not in options:
+            raise WeightError(f"{form.name}: its positions are in no file: pass num_positions=... .")
+        features = next(array.shape[1] for key, array in made.items() if key.endswith("embedding"))
+        made[name] = sinusoid_halves(options["num_positions"], features).astype(dtype)
+        parts.notes.append(f"{name} is computed: sines, then cosines, of each position.")
     if layer.name in ("GRU", "LSTM") or form.is_stacked:
         for name in list(made):
             if name.endswith("U"):
@@ -121,11 +131,6 @@ def with_fixed_options(form: Source, options: Mapping[str, Any]) -> dict[str, An
         if options.get(name, value) != value:
             raise WeightError(f"{form.name} has {name}={value!r} only, but {options[name]!r} was passed.")
     return {**form.config, **options}
-
-
-def identities(form: Source) -> dict[str, str]:
-    """The matrices that are the identity in a source, each with the vector that has their size."""
-    return {name: fixed.like for name, fixed in form.fixed.items() if fixed.like}
 
 
 # ------------------------------------------------------------------------------------------------ from canonical
@@ -165,7 +170,9 @@ def to_source(
                     raise WeightError(
                         f"{form.name}: {unknown} cannot be inferred from the arrays: pass {unknown}=... ."
                     )
-                made[prefix + name] = rearrange_sides(present[name], end, start, solved)
+                array = rearrange_sides(present[name], end, start, solved)
+                factor = np.sqrt(solved[row.per_root], dtype=array.dtype) if row.per_root else None
+                made[prefix + name] = array if factor is None else array * factor
             elif row.zero and shape is not None:
                 made[prefix + name] = np.zeros(shape, next(iter(present.values())).dtype)
     return made
@@ -175,7 +182,9 @@ def _check_places(form: Source, every: Sequence[Cell], arrays: Mapping[str, np.n
     """Refuse an array that the source lacks, unless it has the source's implicit value."""
     places = {cell.canonical(hold)[0] for cell in every for hold in cell.row.holds}
     for name, array in arrays.items():
-        fixed = form.fixed.get(name.rpartition(".")[2])
+        fixed = form.fixed_value(name)
+        if name in form.sinusoids and np.allclose(array, sinusoid_halves(*array.shape), rtol=0.0, atol=1e-6):
+            continue
         if name in places or (fixed and fixed.holds(array)):
             continue
         if fixed:

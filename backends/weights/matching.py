@@ -89,7 +89,8 @@ def fits(source: Source, arrays: Mapping[str, np.ndarray], prefix: str | None, o
     """All matches of the arrays with this source, the best first."""
     names = {plain(name): name for name in arrays}
     found: dict[tuple[str, frozenset[str]], Fit] = {}
-    for form in source.forms:
+    chosen = [form for form in source.forms if all(options.get(name, one) == one for name, one in form.config.items())]
+    for form in chosen or source.forms:
         for spelling in range(form.spellings):
             patterns = [(row, _regex(form, spelling, row)) for row in form.rows]
             prefixes: dict[str, dict[tuple[Row, int, bool], str]] = {}

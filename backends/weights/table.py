@@ -35,6 +35,7 @@ class Row:
     In `holds`, "name" is a canonical array, "name:r" its gate r, "+name:r" is added to that gate (and 0 in the reverse
     direction), "*name" is an array of the enclosing model. Rows with the same word in `optional` are all present or all
     absent. With `scaled_by`, the array is multiplied by that one, after division by its norm if it is `normalised`.
+    With `per_root`, it is divided by the root of that axis' size; one that is the `same_as` another is left out.
     `refusal` is the reason why an array of that name (with `rank` axes, if set) is not supported; with `zero` it is
     accepted if it is 0.
     """
@@ -48,6 +49,8 @@ class Row:
     refusal: str = ""
     rank: int | None = None
     zero: bool = False
+    per_root: str = ""
+    same_as: str = ""
 
     @classmethod
     def absent(cls, name: str, refusal: str, rank: int | None = None) -> Row:
@@ -58,6 +61,10 @@ class Row:
     def zeros(cls, name: str, axes: str, refusal: str, optional: str = "") -> Row:
         """An array that the specification does not have unless it is 0."""
         return cls(name, f"{axes} -> {axes}", optional=optional, refusal=refusal, zero=True)
+
+    def under(self, start: str) -> Row:
+        """The row of a model that stands alone, or under a prefix in a larger one."""
+        return replace(self, name=f"{start}{self.name} | {self.name}")
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -106,21 +113,61 @@ SCALES = (
 LOSES = "It fills hidden scores with -1e6: lower scores lose to the padding, and float16 cannot represent it."
 
 
+def sinusoid_halves(num_positions: int, features: int) -> np.ndarray:
+    """The sines of each position at all rates, then the cosines, in float32 as libraries keep them."""
+    rates = 10000.0 ** (-np.arange(0, features, 2) / features)
+    angles = np.arange(num_positions)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[:, :features].astype(np.float32)
+
+
 @dataclass(frozen=True)
 class Fixed:
-    """An array that a source lacks, its implicit value (zeros, or the identity of the size of `like`), and advice."""
+    """An array that a source lacks, its implicit value, and advice.
+
+    It is 0; a matrix `like` a vector is the identity of its size, and a vector like a matrix has a 0 for each row.
+    """
 
     advice: str
     like: str = ""
+    is_zero: bool = True
 
     @property
     def value(self) -> str:
         """The only value that the array may have."""
-        return "the identity" if self.like else "zeros"
+        return "zeros" if self.is_zero else "the identity"
+
+    def build(self, like: np.ndarray, dtype: Any) -> np.ndarray:
+        """The array, for the one that it is like."""
+        return np.zeros(len(like), dtype) if self.is_zero else np.eye(like.size, dtype=dtype)
 
     def holds(self, array: np.ndarray) -> bool:
         """Whether the array has it."""
-        return np.array_equal(array, np.eye(len(array)) if self.like else np.zeros_like(array))
+        return np.array_equal(array, np.zeros_like(array) if self.is_zero else np.eye(len(array)))
+
+
+OF_EVERY_LAYER = (
+    *("name", "trainable", "dtype", "seed", "*dropout", "*_initializer", "*_regularizer", "*_constraint"),
+    *("lora_*", "quantization_*"),
+)
+"""The settings of Keras that change no output of an evaluation, as patterns of names."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the settings of a layer mean, whose file may hold them.
+
+    kinds are the names of its class in a file. `needed` are settings with the only value that the specification has:
+    where a file does not hold them, they are assumed. `options` are the constructor arguments here that others are,
+    with ours for each of `values`, if not all are the same; `fixed` those that its class has in any file. `free` are
+    the patterns of settings that change no output.
+    """
+
+    kinds: tuple[str, ...] = ()
+    needed: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    free: tuple[str, ...] = OF_EVERY_LAYER
 
 
 @dataclass(frozen=True)
@@ -132,6 +179,7 @@ class Source:
     their names) that the source lacks. `config` are constructor arguments that the source fixes. `notes` are printed
     for every conversion, `warnings` for padding and hidden keys, where the layers differ whatever the weights, and
     `without` if the rows of an optional group are absent. `also` are other tables of the same name, for other arrays.
+    `sinusoids` are canonical arrays that the source computes: sines, then cosines, of each position.
     `prefix_ends` are the characters that a prefix may end with. `framework` is that of a source without a table: the
     layers of a backend, which has the table.
     """
@@ -146,6 +194,8 @@ class Source:
     warnings: tuple[str, ...] = ()
     without: Mapping[str, str] = field(default_factory=dict)
     also: tuple[Source, ...] = ()
+    settings: Settings | None = None
+    sinusoids: tuple[str, ...] = ()
     prefix_ends: str = "."
     framework: str = ""
 
@@ -158,6 +208,10 @@ class Source:
     def spellings(self) -> int:
         """How many ways there are to write the names."""
         return max((len(row.spellings) for row in self.rows), default=2 if self.framework == "tf" else 1)
+
+    def fixed_value(self, name: str) -> Fixed | None:
+        """What the source has in place of a canonical array, which is listed by its name or the end of it."""
+        return self.fixed.get(name, self.fixed.get(name.rpartition(".")[2]))
 
     def words(self, spelling: int) -> tuple[str, ...]:
         """The text of {direction} in that spelling."""

@@ -20,6 +20,7 @@ from attention_core.errors import AttentionError
 from backends.archives import ArchiveError, regular_file
 from backends.requirements import XLA_LEVEL
 from backends.weights import WeightError
+from backends.weights.formats import CONFIG
 from parity_tests.cli import options, paths
 from parity_tests.cli.terminal import (
     Refused,
@@ -64,6 +65,7 @@ class Target(click.ParamType):
         """The location, unchanged."""
         place, _ = split_location(value)
         package = os.path.isdir(place) and os.sep not in place and file_of(value) is None
+        package |= os.path.isfile(os.path.join(place, CONFIG))  # or a model of transformers, which `convert` reads
         try:
             if os.path.lexists(place) and not package:
                 regular_file(place)

@@ -103,8 +103,9 @@ def convert(
 ) -> None:
     """Convert weights to another framework, and validate that the layer still computes the same function.
 
-    SOURCE is a .safetensors, .pt, .pth, .bin, .weights.h5, .keras, .params or .onnx file. NAME is a backend, whose
-    set_parameters accepts the written arrays, or a layer such as keras.GRU, whose own arrays are written.
+    SOURCE is a .safetensors, .pt, .pth, .bin, .weights.h5, .keras, .params or .onnx file, or a folder that transformers
+    wrote. NAME is a backend, whose set_parameters accepts the written arrays, or a layer such as keras.GRU, whose own
+    arrays are written.
 
     The source's layer is run in its framework with the arrays of the file. Its outputs and gradients, those of the
     converted layer and those of the reference are compared pairwise on the same inputs. FILE is written only if nothing
@@ -268,4 +269,6 @@ def verdict(move: Move, request: Conversion, run: Run | None) -> Text:
         same, passed = source, [one for one in passed if source in (one.name, one.against)]
     dtypes = " and ".join(dtype for dtype in run.dtypes if any(one.dtype == dtype for one in passed))
     text = f"green       {target} is the same function as {same} in {dtypes}: {count}, all within tolerance"
+    assumed = ", ".join(f"{name}={value!r}" for name, value in move.converted.assumed.items())
+    text += f"; assumed: {assumed}" if assumed else ""
     return Text(f"{text}; {output} is written", style="bold green")

@@ -95,7 +95,8 @@ def verify(
     console.print(Text(f"judging     {', '.join(targets)}"), soft_wrap=True)
     run = judge(request)
     if isinstance(request, Conversion):
-        listed = {stated[0]: Path(targets[0]), **listed}
+        read = {name: place for name, place in request.files.items() if name != request.output}
+        listed = {**{f"{stated[0]}{name.removeprefix(request.file)}": place for name, place in read.items()}, **listed}
     elif isinstance(request, ComparisonRequest):
         listed = {**request.files, **run.files}
     else:

@@ -21,6 +21,7 @@ from backends.archives import LONGEST_NAME, ArchiveError
 from backends.schema import SchemaError, build
 from backends.weights import SOURCES, Converted, WeightError
 from backends.weights.configs import check_shapes, config_of, layer_named
+from backends.weights.formats import CONFIG, main_file
 from backends.weights.matching import fits
 from backends.weights.prefixes import names_in_file
 from backends.weights.table import plain
@@ -167,12 +168,13 @@ class Conversion:
 
     @property
     def files(self) -> dict[str, Path]:
-        """Those of the two files that exist."""
-        return {name: Path(name) for name in (self.file, self.output) if Path(name).is_file()}
+        """Those of the two files that exist; of a folder, the file of weights and the settings."""
+        places = {self.file: main_file(self.file), f"{self.file}/{CONFIG}": Path(self.file) / CONFIG}
+        return {name: place for name, place in {**places, self.output: Path(self.output)}.items() if place.is_file()}
 
 
 def _check_places(file: Path, output: Path, target: str) -> None:
-    backends.regular_file(file)
+    backends.regular_file(main_file(file))
     if target not in SOURCES and target not in FRAMEWORKS:
         raise WeightError(f"{target}: expected one of {', '.join(FRAMEWORKS)}, or of {', '.join(SOURCES)}.")
     if not output.absolute().parent.is_dir():
@@ -193,6 +195,7 @@ def _read(
 
     Raises: WeightError if they cannot be; ArchiveError if the file is damaged.
     """
+    file = main_file(file)
     arrays = weights.read_arrays(file, max_bytes)
     if parts := _of_parts(prefixes):
         arrays = {name: arrays[there] for name, there in names_in_file(arrays, parts).items()}
@@ -206,7 +209,8 @@ def _read(
         for name, array in arrays.items()
     }
     chosen: str | list[str] | None = None if not prefixes else prefixes[0] if len(prefixes) == 1 else list(prefixes)
-    converted = weights.to_canonical(wide, source, prefix=chosen, **options)
+    settings = weights.read_settings(file, max_bytes)
+    converted = weights.to_canonical(wide, source, prefix=chosen, settings=settings, **options)
     used = {name for names in converted.used.values() for name in names}
     used_dtypes = {dtype_name(arrays[name].dtype) for name in used} or dtypes
     if len(used_dtypes) > 1:
@@ -320,7 +324,7 @@ def _sides(move: Move, target: str, written: Arrays, both: bool, chosen: Mapping
     for name, arrays in parameters.items():
         entry = layers.entry_of(name, arrays)
         framework = layers.framework_of(entry)
-        reason = layers.absence(framework, chosen.get(framework))
+        reason = layers.absence(framework, chosen.get(framework), layers.library_of(entry))
         if reason is not None:
             ways = [f"run it in another environment, --python {framework}=PATH", "skip the validation, --validate no"]
             ways[1:1] = [f"validate {target} only, --validate own"] * (name == source)

@@ -270,7 +270,7 @@ def _measurement_digest() -> bytes:
 
 
 def _file(case: Case, dtype: str, part: str) -> Path:
-    measured = _measurement_digest() if part.startswith(CONDITION) else b""
+    measured = _measurement_digest() + bytes([case.gradients]) if part.startswith(CONDITION) else b""
     key = hashlib.sha256(_digest(case, dtype) + part.encode() + measured).hexdigest()
     return cache_folder() / "expected" / f"{key}.safetensors"
 

@@ -1,10 +1,12 @@
-"""HDF5 files, which Keras' .weights.h5 are."""
+"""HDF5 files, which Keras' .weights.h5 are, and whole models of the Keras before: arrays, and settings of layers."""
 
 from __future__ import annotations
 
+import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 
 from backends.weights.errors import WeightError, import_library
 from backends.weights.formats.limits import Limits
+from backends.weights.settings import SavedLayer, saved_layers
 
 DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3
 """The filters of HDF5 that are read, by their numbers."""
@@ -37,9 +40,53 @@ def read(path: Path | BytesIO, limits: Limits) -> dict[str, np.ndarray]:
                 _check_chunks(name, item, limits)
             arrays[name] = item[()]
 
+    with _open(path) as file:
+        file.visititems(keep)  # which follows no link out of the file
+    return arrays
+
+
+def read_names(path: BytesIO, limits: Limits) -> dict[str, str]:
+    """The names of layers by the paths of their arrays, as the weight file of Keras 3 has them."""
+    names: dict[str, str] = {}
+
+    def keep(place: str, item: Any) -> None:
+        limits.enter(place, place.count("/"))
+        owner, _, last = place.rpartition("/")
+        name = item.attrs.get("name") if last == "vars" else None
+        if isinstance(name, str):
+            names[owner] = name
+
+    with _open(path) as file:
+        file.visititems(keep)
+    return names
+
+
+def read_layers(path: Path, limits: Limits) -> list[SavedLayer]:
+    """The layers of a whole model as Keras 2 saved it; none if the file has arrays alone."""
+    with _open(path) as file:
+        text = file.attrs.get("model_config")
+    if not isinstance(text, (str, bytes)):
+        return []
+    limits.count("model_config", (len(text),))
+    whole = parse_json("model_config", text)
+    return list(saved_layers(whole, "model_weights", lambda model, name: f"{model}/{name}"))
+
+
+def parse_json(name: str, text: str | bytes) -> Any:
+    """The content of a JSON text in a file."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WeightError(f"{name} is no JSON: {error}") from error
+
+
+@contextmanager
+def _open(path: Path | BytesIO) -> Iterator[Any]:
+    """An HDF5 file; whatever its library raises is a WeightError."""
+    h5py = import_library("h5py")
     try:
         with h5py.File(path, "r") as file:
-            file.visititems(keep)  # which follows no link out of the file
+            yield file
     except (
         OSError,
         RuntimeError,
@@ -53,7 +100,6 @@ def read(path: Path | BytesIO, limits: Limits) -> dict[str, np.ndarray]:
         if isinstance(error, WeightError):
             raise
         raise WeightError("not an HDF5 file, or truncated") from error
-    return arrays
 
 
 def _check_chunks(name: str, item: Any, limits: Limits) -> None:

@@ -6,11 +6,12 @@ https://flax-linen.readthedocs.io/en/latest/api_reference/flax.linen/layers.html
 
 from __future__ import annotations
 
-from backends.weights.table import GOES_ON, READS_PADDING, Row, Source, gates
+from backends.weights.table import GOES_ON, READS_PADDING, Row, Settings, Source, gates
 
 SOURCE = Source(
     name="flax.linen.GRUCell",
     layer="GRU",
+    settings=Settings(needed={"gate_fn": "sigmoid", "activation_fn": "tanh"}),
     warnings=(
         READS_PADDING,
         GOES_ON,

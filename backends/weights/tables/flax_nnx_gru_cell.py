@@ -5,11 +5,12 @@ https://flax.readthedocs.io/en/latest/api_reference/flax.nnx/nn/recurrent.html
 
 from __future__ import annotations
 
-from backends.weights.table import GOES_ON, READS_PADDING, Fixed, Row, Source, gates
+from backends.weights.table import GOES_ON, READS_PADDING, Fixed, Row, Settings, Source, gates
 
 SOURCE = Source(
     name="flax.nnx.GRUCell",
     layer="GRU",
+    settings=Settings(needed={"gate_fn": "sigmoid", "activation_fn": "tanh"}),
     warnings=(
         READS_PADDING,
         GOES_ON,

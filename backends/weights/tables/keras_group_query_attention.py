@@ -6,8 +6,8 @@ https://keras.io/api/layers/attention_layers/group_query_attention/
 
 from __future__ import annotations
 
-from backends.weights.table import UNIFORM, Row, Source
-from backends.weights.tables.keras_multi_head_attention import rows
+from backends.weights.table import OF_EVERY_LAYER, UNIFORM, Row, Settings, Source
+from backends.weights.tables.keras_multi_head_attention import FREE, rows
 
 GATED = "use_gate multiplies the outputs of the heads by a sigmoid of the queries; the specification does not"
 
@@ -16,5 +16,10 @@ SOURCE = Source(
     layer="MultiHeadAttention",
     warnings=(UNIFORM,),
     config={"score": "scaled_dot"},
+    settings=Settings(
+        ("GroupQueryAttention", "GroupedQueryAttention"),
+        options={"num_query_heads": "num_heads"},
+        free=(*OF_EVERY_LAYER, *FREE, "num_key_value_heads"),
+    ),
     rows=(*rows("_", "key_heads"), Row.absent("gate/kernel | _gate_dense/vars/0", GATED)),
 )

@@ -6,7 +6,9 @@ https://keras.io/api/layers/recurrent_layers/gru/
 
 from __future__ import annotations
 
-from backends.weights.table import READS_PADDING, REPEATS, Row, Source, gates
+from typing import Any
+
+from backends.weights.table import OF_EVERY_LAYER, READS_PADDING, REPEATS, Row, Settings, Source, gates
 
 DIRECTIONS = (("", "forward_*/", "backward_*/"), ("", "forward_layer/", "backward_layer/"), ("",))
 
@@ -14,6 +16,14 @@ DIRECTIONS = (("", "forward_*/", "backward_*/"), ("", "forward_layer/", "backwar
 def names_of(layer: str, variable: str, number: int) -> str:
     """The name of a variable in the three spellings."""
     return f"{{direction}}{layer}_cell/{variable} | {{direction}}cell/vars/{number} | {variable}"
+
+
+def settings(*kinds: str, **more: Any) -> Settings:
+    """The settings of a recurrent layer, alone or in a Bidirectional, whose outputs are side by side here."""
+    needed = {"activation": "tanh", "recurrent_activation": "sigmoid", "go_backwards": False, "merge_mode": "concat"}
+    sizes = ("units", "use_bias", "return_*", "unit_forget_bias", "weights")
+    ways = ("time_major", "stateful", "unroll", "zero_output_for_mask", "implementation", "backward_layer.return_*")
+    return Settings(kinds, {**needed, **more}, free=(*OF_EVERY_LAYER, *sizes, *ways))
 
 
 SOURCE = Source(
@@ -24,6 +34,7 @@ SOURCE = Source(
         REPEATS,
     ),
     directions=DIRECTIONS,
+    settings=settings("GRU", "GRUCell", reset_after=True),
     rows=(
         Row(names_of("gru", "kernel", 0), "i (3 h) -> 3 h i", gates("W", "zrn")),
         Row(names_of("gru", "recurrent_kernel", 1), "h' (3 h) -> 3 h h'", gates("U", "zrn")),

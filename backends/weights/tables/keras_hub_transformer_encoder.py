@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from backends.weights.table import COMPUTES_PADDING, UNIFORM, Row, Source, inside
+from backends.weights.table import COMPUTES_PADDING, OF_EVERY_LAYER, UNIFORM, Row, Settings, Source, inside
 from backends.weights.tables.keras_layer_normalization import SOURCE as NORM
 from backends.weights.tables.keras_multi_head_attention import rows
 
@@ -33,7 +33,21 @@ def table(name: str, layer: str, attentions: Mapping[str, str], *warnings: str, 
     made += inside("feedforward_layer_norm | _feedforward_layer_norm", NORM.rows, canonical=last, separator="/")
     network = (*dense("intermediate", "e f", 1), *dense("output", "f e", 2))
     fixed = {"score": "scaled_dot", "rms": False, "bias": True, **config}
-    return Source(name=name, layer=layer, warnings=warnings, config=fixed, rows=(*made, *network))
+    settings = Settings(
+        (name.replace(".", ">"),),
+        options={
+            "activation": "activation",
+            "layer_norm_epsilon": "epsilon",
+            "normalize_first": "norm",
+            "num_heads": "num_heads",
+        },
+        values={
+            "activation": {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"},
+            "normalize_first": {True: "pre", False: "post"},
+        },
+        free=(*OF_EVERY_LAYER, "intermediate_dim", "decoder_sequence_shape", "encoder_sequence_shape"),
+    )
+    return Source(name=name, layer=layer, warnings=warnings, config=fixed, rows=(*made, *network), settings=settings)
 
 
 SOURCE = table(

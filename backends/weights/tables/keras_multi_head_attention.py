@@ -6,7 +6,7 @@ https://keras.io/api/layers/attention_layers/multi_head_attention/
 
 from __future__ import annotations
 
-from backends.weights.table import UNIFORM, Row, Source
+from backends.weights.table import OF_EVERY_LAYER, UNIFORM, Row, Settings, Source
 
 
 def rows(start: str = "", key_heads: str = "num_heads", key: str = "k", value: str = "v") -> tuple[Row, ...]:
@@ -23,10 +23,19 @@ def rows(start: str = "", key_heads: str = "num_heads", key: str = "k", value: s
     )
 
 
+FREE = ("*_dim", "use_bias", "output_shape", "flash_attention")
+"""The settings that shapes tell, and that of an implementation."""
+
 SOURCE = Source(
     name="keras.MultiHeadAttention",
     layer="MultiHeadAttention",
     warnings=(UNIFORM,),
     config={"score": "scaled_dot"},
+    settings=Settings(
+        ("MultiHeadAttention",),
+        needed={"attention_axes": None},
+        options={"num_heads": "num_heads"},
+        free=(*OF_EVERY_LAYER, *FREE),
+    ),
     rows=rows(),
 )

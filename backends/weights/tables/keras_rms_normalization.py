@@ -6,6 +6,11 @@ https://keras.io/api/layers/normalization_layers/rms_normalization/
 
 from __future__ import annotations
 
-from backends.weights.table import Row, Source
+from backends.weights.table import Row, Settings, Source
 
-SOURCE = Source(name="keras.RMSNormalization", layer="RMSNorm", rows=(Row("scale | vars/0", "e -> e", ("g",)),))
+SOURCE = Source(
+    name="keras.RMSNormalization",
+    layer="RMSNorm",
+    settings=Settings(("RMSNormalization",), needed={"axis": -1}, options={"epsilon": "epsilon"}),
+    rows=(Row("scale | vars/0", "e -> e", ("g",)),),
+)

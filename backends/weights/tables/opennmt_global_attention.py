@@ -7,7 +7,7 @@ https://github.com/OpenNMT/OpenNMT-py/blob/master/onmt/modules/global_attention.
 
 from __future__ import annotations
 
-from backends.weights.table import NAN, Row, Source
+from backends.weights.table import NAN, Row, Settings, Source
 
 NAME = "opennmt.GlobalAttention"
 OUT = (
@@ -18,6 +18,7 @@ OUT = (
 SOURCE = Source(
     name=NAME,
     layer="GeneralAttention",
+    settings=Settings(needed={"attn_func": "softmax"}),
     warnings=(NAN,),
     # It projects the query, where GeneralAttention projects the key: the transpose.
     rows=(Row("linear_in.weight", "k q -> q k", ("W",)), *OUT),

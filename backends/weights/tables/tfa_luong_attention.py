@@ -5,7 +5,7 @@ https://github.com/tensorflow/addons/blob/master/tensorflow_addons/seq2seq/atten
 
 from __future__ import annotations
 
-from backends.weights.table import NAN, Row, Source
+from backends.weights.table import NAN, OF_EVERY_LAYER, Row, Settings, Source
 
 NAME, LAYER = "tfa.LuongAttention", "GeneralAttention"
 
@@ -13,6 +13,11 @@ SOURCE = Source(
     name=NAME,
     layer=LAYER,
     warnings=(NAN,),
+    settings=Settings(
+        ("Addons>LuongAttention",),
+        needed={"probability_fn": "softmax"},
+        free=(*OF_EVERY_LAYER, "units", "normalize", "scale", "memory*"),
+    ),
     rows=(Row("memory_layer/kernel", "k q -> q k", ("W",)),),
     also=(
         Source(

@@ -5,7 +5,7 @@ https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html
 
 from __future__ import annotations
 
-from backends.weights.table import NAN, Row, Source
+from backends.weights.table import NAN, Row, Settings, Source
 
 NAME, LAYER, CONFIG = "torch.nn.MultiheadAttention", "MultiHeadAttention", {"score": "scaled_dot"}
 SHARED = (
@@ -21,6 +21,7 @@ SOURCE = Source(
     layer=LAYER,
     warnings=(NAN,),
     config=CONFIG,
+    settings=Settings(needed={"add_zero_attn": False}),
     rows=(Row("in_proj_weight", "(3 e) e' -> 3 e e'", ("W_q", "W_k", "W_v")), *SHARED),
     also=(
         Source(

@@ -369,4 +369,7 @@ def test_convert_refuses_what_is_no_regular_file(what: str, suffix: str, tmp_pat
     path = tmp_path / f"x{suffix}"
     {"FIFO": os.mkfifo, "device": lambda path: path.symlink_to("/dev/zero"), "folder": os.mkdir}[what](path)
     result = invoke("convert", path, "--to", "jax", "-o", tmp_path / "out.safetensors")
-    assert result.exit_code == 2 and f"this is a {what}, expected a regular file" in squeezed(result)
+    words = (
+        "the folder has none of model.safetensors, " if what == "folder" else f"this is a {what}, expected a regular"
+    )
+    assert result.exit_code == 2 and words in squeezed(result)

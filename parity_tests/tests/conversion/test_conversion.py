@@ -14,6 +14,7 @@ import pytest
 import backends
 from attention_core.draws import uniform
 from backends import weights
+from backends.weights.table import sinusoid_halves
 from parity_tests.conversion import conversion
 from parity_tests.conversion.conversion import Move
 from parity_tests.conversion.validation import validate
@@ -46,6 +47,8 @@ TRANSFORMER = {
     "epsilon": 1e-3,
 }
 STACKS = {**TRANSFORMER, "num_layers": 2}
+BY_ROOT = {**STACKS, "features": 16, "num_heads": 4}
+"""A stack whose embedding loses no bit, times and by the root of its features."""
 NORM = {"features": 12, "epsilon": 2.0**-10}
 DECODER = {"vocab_size": 9, "embed_size": 4, "hidden_size": 6, "num_layers": 2}
 LAYER_OF: dict[str, tuple[str, dict[str, Any]]] = {
@@ -59,6 +62,72 @@ LAYER_OF: dict[str, tuple[str, dict[str, Any]]] = {
         {**STACKS, "vocab_size": 9, "positions": "learned", "num_positions": 8, "causal": True},
     ),
     "torch.nn.TransformerDecoder": ("TransformerDecoder", {**STACKS, "vocab_size": 9, "positions": "none"}),
+    "transformers.GPT2Model": (
+        "TransformerEncoder",
+        {**BY_ROOT, "vocab_size": 9, "positions": "learned", "num_positions": 8, "causal": True, "norm": "pre"},
+    ),
+    "transformers.LlamaModel": (
+        "TransformerEncoder",
+        {
+            **BY_ROOT,
+            "vocab_size": 9,
+            "positions": "rotary",
+            "rotary_layout": "concatenated",
+            "causal": True,
+            "norm": "pre",
+            "rms": True,
+            "gated": True,
+            "bias": False,
+            "activation": "silu",
+        },
+    ),
+    "transformers.MarianMTModel": (
+        "TransformerTranslator",
+        {
+            **BY_ROOT,
+            "source_vocab_size": 9,
+            "target_vocab_size": 9,
+            "positions": "learned",
+            "num_positions": 8,
+            "shared": True,
+            "tied": True,
+            "norm": "post",
+            "epsilon": 1e-5,
+        },
+    ),
+    "transformers.T5ForConditionalGeneration": (
+        "TransformerTranslator",
+        {
+            **BY_ROOT,
+            "source_vocab_size": 9,
+            "target_vocab_size": 9,
+            "positions": "relative",
+            "num_buckets": 6,
+            "shared": True,
+            "tied": True,
+            "norm": "pre",
+            "rms": True,
+            "bias": False,
+            "score": "dot",
+            "activation": "relu",
+        },
+    ),
+    "transformers.ViTForImageClassification": (
+        "VisionTransformer",
+        {
+            "height": 4,
+            "width": 4,
+            "channels": 3,
+            "patch_size": 2,
+            "num_classes": 5,
+            "features": 8,
+            "num_heads": 2,
+            "activation": "gelu",
+            "epsilon": 1e-3,
+            "hidden_size": 10,
+            "num_layers": 2,
+        },
+    ),
     "torch.nn.Transformer": (
         "TransformerTranslator",
         {**STACKS, "source_vocab_size": 9, "target_vocab_size": 10, "positions": "sinusoidal"},
@@ -117,6 +186,8 @@ WHOLE = {
     if name.startswith(("gluon.rnn", "textbook.Encoder in")) or (name.startswith("flax.") and name.endswith("Cell"))
 }
 """The sources that take no lengths, or not as the specification means them."""
+IN_FLOAT32 = ("onnx.", "transformers.Llama", "transformers.T5", "transformers.ViT")
+"""The sources that compute in float32, or a part of it."""
 OTHER_SPELLINGS = (
     "keras.GRU",
     "keras.MultiHeadAttention",
@@ -176,6 +247,8 @@ def layer_of(source: str) -> tuple[str, dict[str, Any], Arrays]:
     canonical = drawn(layer, config, ABSENT.get(source, "-"))
     if source == "keras.AdditiveAttention":
         canonical |= {"W_q": np.eye(6), "W_k": np.eye(6)}
+    for name in weights.SOURCES[source.removesuffix(layers.IN_GLUON)].sinusoids:
+        canonical[name] = sinusoid_halves(*canonical[name].shape).astype(canonical[name].dtype)
     return layer, config, canonical
 
 
@@ -220,7 +293,7 @@ def check_green(source: str, layer: str, run: Run) -> None:
     judged = {(one.case, one.dtype) for one in run.verdicts if one.status == "pass"}
     ragged = takes_lengths(layer) and source not in WHOLE
     cases = [f"{layer}-converted"] + [f"{layer}-converted_ragged"] * ragged
-    dtypes = ["float32"] + ["float64"] * (not source.startswith("onnx."))
+    dtypes = ["float32"] + ["float64"] * (not source.startswith(IN_FLOAT32))
     assert judged == {(case, dtype) for case in cases for dtype in dtypes}, source
 
 

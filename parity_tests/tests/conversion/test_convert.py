@@ -104,7 +104,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("nothing_runs")
 def test_a_missing_framework_is_noticed_before_anything_runs(file, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     reasons = {"torch": "not installed: torch. Run: pip install torch"}
-    monkeypatch.setattr(layers, "absence", lambda framework, python=None: reasons.get(framework))
+    monkeypatch.setattr(layers, "absence", lambda framework, python=None, also=(): reasons.get(framework))
     result = invoke(file(GRU), "--to", "jax", "-o", tmp_path / "out.safetensors")
     assert result.exit_code == 1 and [path.name for path in tmp_path.iterdir()] == ["given.safetensors"]
     assert (

@@ -82,7 +82,8 @@ def masked_softmax(scores, mask=None):
     {state}
     return softmax(scores.astype(kind), mask).astype(scores.dtype)
 """
-    assert check(source, "--case", WRITTEN, dtype="float64,float32").exit_code == 1
+    result = check(source, "--case", WRITTEN, dtype="float64,float32")
+    assert result.exit_code == 1, result.output
 
 
 @pytest.mark.parametrize("target", ["mine", "mine:Own", "mine.py:Own"])

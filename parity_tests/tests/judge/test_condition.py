@@ -59,6 +59,12 @@ def test_the_tolerances_of_plain_cases_do_not_grow(part: int):
     assert len(grown) < 0.01 * len(growth) and max(grown.values()) < 6.0, grown
 
 
+def test_the_condition_of_outputs_alone_is_kept_apart():
+    case = CASES["masked_softmax-ragged"]
+    whole, alone = files(case, "float64"), files(replace(case, gradients=False), "float64")
+    assert whole["outputs"] == alone["outputs"] and whole[CONDITION] != alone[CONDITION]
+
+
 def scores_to(largest: float, keys: int = 240, features: int = 128) -> dict[str, np.ndarray]:
     """Arguments of attention by inner products in float32, whose largest score is about that."""
     shapes = {"queries": (1, 8, features), "keys": (1, keys, features), "values": (1, keys, features)}

@@ -48,7 +48,14 @@ IMPORTED_BY_ATTENTION = {
 """What other people's attention may import beside the standard library."""
 
 LAYERS = ROOT / "parity_tests" / "third_party" / "layers"
-FRAMEWORK_OF_LAYERS = {"torch": "torch", "keras": "tf", "flax": "jax", "mxnet": "mxnet", "onnx": "onnx"}
+FRAMEWORK_OF_LAYERS = {
+    "torch": "torch",
+    "transformers": "torch",
+    "keras": "tf",
+    "flax": "jax",
+    "mxnet": "mxnet",
+    "onnx": "onnx",
+}
 """The framework of each module of other people's layers."""
 
 SIDES = ("torch", "keras", "flax", "mxnet", "onnx")

@@ -11,7 +11,7 @@ import pytest
 from attention_core.draws import uniform
 from backends.weights import SOURCES, WeightError, from_canonical
 from backends.weights.configs import layer_named
-from backends.weights.table import Source
+from backends.weights.table import Source, sinusoid_halves
 
 Arrays = dict[str, np.ndarray]
 
@@ -48,8 +48,35 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "TransformerDecoder": {**STACK, "vocab_size": 11},
     "TransformerTranslator": {**STACK, "source_vocab_size": 11, "target_vocab_size": 13},
 }
+CONFIGS["VisionTransformer"] = {
+    "height": 4,
+    "width": 4,
+    "channels": 3,
+    "patch_size": 2,
+    "num_classes": 5,
+    "features": 6,
+    "num_heads": 2,
+    "hidden_size": 8,
+    "num_layers": 2,
+    "activation": "gelu",
+    "epsilon": 1e-3,
+}
+ONE_VOCABULARY = {"target_vocab_size": 11}
+OF_SOURCES: dict[str, dict[str, Any]] = {
+    "transformers.GPT2Model": {"features": 16},
+    "transformers.LlamaModel": {"features": 16, "num_positions": None},
+    "transformers.MarianMTModel": ONE_VOCABULARY,
+    "transformers.T5ForConditionalGeneration": {
+        **ONE_VOCABULARY,
+        "features": 16,
+        "num_positions": None,
+        "num_buckets": 4,
+    },
+}
+"""What the layers of a source have in place of CONFIGS; times and by the root of 16 features, no bit is lost."""
 UNSEEN = ("num_heads", "positions", "norm", "activation", "epsilon")
 """The options that no shape shows."""
+UNSEEN_OF_IMAGES = ("height", "width", "channels", "patch_size", "num_layers", "hidden_size")
 STACKS = [{}, {"num_layers": 2}, {"bidirectional": True}, {"num_layers": 2, "bidirectional": True}]
 
 
@@ -66,16 +93,26 @@ def canonical(form: Source, **stack: Any) -> tuple[Arrays, dict[str, Any]]:
         equal = "in_proj_weight" in form.rows[0].name
         sizes = {"hidden_size": 6, **({"key_size": 6, "value_size": 6} if equal else {})}
         return drawn("MultiHeadAttention", **sizes), {"num_heads": 2}
-    arrays = drawn(form.layer, **{**form.config, **stack})
+    config = {**CONFIGS[form.layer], **OF_SOURCES.get(form.name, {}), **form.config, **stack}
+    arrays = drawn(form.layer, **config)
+    arrays |= {name: sinusoid_halves(*arrays[name].shape).astype(np.float64) for name in form.sinusoids}
     for name, array in arrays.items():
-        fixed = form.fixed.get(name.rpartition(".")[2])
+        fixed = form.fixed_value(name)
         if fixed is not None:
-            arrays[name] = np.eye(arrays[fixed.like].size) if fixed.like else np.zeros_like(array)
+            arrays[name] = fixed.build(arrays[fixed.like], float) if fixed.like else np.zeros_like(array)
     for row in form.rows:
         arrays |= {
-            hold[1:]: uniform(hold, (3, 8) if "weight" in row.name else (3,)) for hold in row.holds if hold[0] == "*"
+            hold[1:]: uniform(hold, (11, 16) if hold == "*head" else (3, 8) if "weight" in row.name else (3,))
+            for hold in row.holds
+            if hold[0] == "*"
         }
-    return arrays, {name: value for name, value in CONFIGS[form.layer].items() if name in UNSEEN}
+    unseen = (
+        *UNSEEN,
+        *(UNSEEN_OF_IMAGES if form.layer == "VisionTransformer" else ()),
+        *(("num_positions",) if form.sinusoids else ()),
+        *(("tied",) if form.name == "transformers.T5ForConditionalGeneration" else ()),
+    )
+    return arrays, {name: value for name, value in config.items() if name in unseen}
 
 
 def same(actual: Arrays, expected: Arrays) -> bool:

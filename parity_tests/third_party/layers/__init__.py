@@ -18,7 +18,7 @@ PROBE = "import sys; from importlib.util import find_spec; print(*(n for n in sy
 
 IN_GLUON = " in Gluon"
 
-FRAMEWORKS = {"torch": "torch", "keras": "tf", "flax": "jax", "mxnet": "mxnet", "onnx": "onnx"}
+FRAMEWORKS = {"torch": "torch", "transformers": "torch", "keras": "tf", "flax": "jax", "mxnet": "mxnet", "onnx": "onnx"}
 """The framework of each module: a backend's name, or onnx."""
 
 LIBRARIES = {
@@ -33,12 +33,18 @@ LIBRARIES = {
     "textbook": "torch",
     "opennmt": "torch",
     "tfa": "keras:addons",
+    "transformers": "transformers",
 }
 """The target of each library, below this package."""
 
 PLACES = {name: LIBRARIES[name.rpartition(".")[0]] for name, source in SOURCES.items() if not source.framework} | {
     "flax.nnx.OptimizedLSTMCell": "flax:nnx_optimized",
     "keras.GroupQueryAttention": "keras:grouped",
+    "transformers.GPT2Model": "transformers:GPT2",
+    "transformers.LlamaModel": "transformers:LLAMA",
+    "transformers.MarianMTModel": "transformers:MARIAN",
+    "transformers.T5ForConditionalGeneration": "transformers:T5",
+    "transformers.ViTForImageClassification": "transformers:VIT",
     f"textbook.Encoder{IN_GLUON}": "mxnet",
     f"textbook.BahdanauDecoder{IN_GLUON}": "mxnet",
     "attention_parity.torch": "torch:attention_parity",
@@ -65,15 +71,20 @@ def place_of(name: str) -> str:
     return f"{__name__}.{PLACES[name]}" if name in PLACES else backends.available()[name].module
 
 
-def absence(framework: str, python: str | None = None) -> str | None:
-    """Why the framework cannot run here, or with that interpreter, if it cannot."""
+def library_of(name: str) -> tuple[str, ...]:
+    """The library that an entry of PLACES needs beside its framework, if it does."""
+    return ("transformers",) if PLACES.get(name, "").startswith("transformers:") else ()
+
+
+def absence(framework: str, python: str | None = None, also: tuple[str, ...] = ()) -> str | None:
+    """Why the framework, or a library beside it, cannot run here, or with that interpreter, if it cannot."""
     needed: tuple[str, ...] = ("onnx", "onnxruntime")
     if framework != "onnx":
         known = backends.available()[framework]
-        if python is None:
+        if python is None and (known.reason is not None or not also):
             return known.reason
         requirements = backends.read_requirements(known.module)
-        needed = requirements.distributions if requirements is not None else ()
+        needed = also if python is None else (*(requirements.distributions if requirements is not None else ()), *also)
     if python is None:
         missing = [name for name in needed if find_spec(name) is None]
         return f"not installed: {', '.join(missing)}. Run: pip install {' '.join(missing)}" if missing else None
