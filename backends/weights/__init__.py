@@ -152,8 +152,8 @@ def from_canonical(
     layer: the name of the specification's layer. prefix: the prefix of every name; one for each layer of a stack,
     if the source holds one layer; or one for each part, by name, as in `to_canonical`. spelling: which of the source's
     ways to write the names (Keras: 0 as in `variable.path`, 1 as in a .weights.h5 file; Gluon: 0 as `save_parameters`
-    writes them; textbook: 0 PyTorch's, 1 Gluon's). options: constructor arguments that shapes do not determine, such as
-    num_heads.
+    writes them; textbook: 0 PyTorch's, 1 Gluon's, 2 the book's). options: constructor arguments that shapes do not
+    determine, such as num_heads.
 
     Raises: WeightError, with advice, if the source cannot represent the arrays.
     """

@@ -220,9 +220,7 @@ def _meaning(layer: SavedLayer, source: Source) -> dict[str, Any]:
     known = source.settings or Settings(())
     options: dict[str, Any] = dict(known.fixed)
     for name, value in layer.settings.items():
-        if name == "axis" and layer.rank is not None and value in (layer.rank - 1, [layer.rank - 1]):
-            value = -1
-        value = value[0] if name == "axis" and isinstance(value, list) and len(value) == 1 else value
+        value = _resolved(name, value, layer.rank)
         if name in known.needed:
             if value != known.needed[name] or isinstance(value, bool) != isinstance(known.needed[name], bool):
                 raise WeightError(
@@ -243,6 +241,14 @@ def _meaning(layer: SavedLayer, source: Source) -> dict[str, Any]:
                 f"could change what the layer computes."
             )
     return options
+
+
+def _resolved(name: str, value: Any, rank: int | None) -> Any:
+    """A setting as it was chosen, where Keras writes what it became for its inputs."""
+    if name == "axis":
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        return -1 if rank is not None and value == rank - 1 else value
+    return None if name == "attention_axes" and value == [1] else value  # the steps of (batch, steps, features)
 
 
 def _text(value: Any) -> str:

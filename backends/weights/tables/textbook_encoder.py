@@ -1,6 +1,6 @@
 """The recurrent encoder of a widely copied textbook (Dive into Deep Learning), in PyTorch and in Gluon.
 
-The first spelling is PyTorch's, the second Gluon's.
+The first spelling is PyTorch's, the second Gluon's, and the third that of the book's own class around PyTorch's layer.
 https://d2l.ai/chapter_recurrent-modern/seq2seq.html
 """
 
@@ -16,8 +16,11 @@ def table(layer: str, torch: Source, gluon: Source, *also: Source) -> Source:
         name="textbook.Encoder",
         layer=layer,
         warnings=(READS_PADDING,),
-        directions=(torch.words(0), gluon.words(0)),
-        rows=(Row("embedding.weight", "t e -> t e", ("embedding",)), *inside("rnn", torch.rows, gluon.rows)),
+        directions=(torch.words(0), gluon.words(0), torch.words(0)),
+        rows=(
+            Row("embedding.weight", "t e -> t e", ("embedding",)),
+            *inside("rnn | rnn | rnn.rnn", torch.rows, gluon.rows, torch.rows, canonical="rnn"),
+        ),
         also=also,
     )
 

@@ -168,6 +168,8 @@ LAYER_OF: dict[str, tuple[str, dict[str, Any]]] = {
     "textbook.Encoder in Gluon": ("GRUEncoder", DECODER),
     "textbook.BahdanauDecoder in Gluon": ("BahdanauDecoder", DECODER),
     "opennmt.GlobalAttention": ("AdditiveAttention", SIZED),
+    "joeynmt.BahdanauAttention": ("AdditiveAttention", SIZED),
+    "joeynmt.LuongAttention": ("GeneralAttention", {"query_size": 6, "key_size": 7}),
     "tfa.BahdanauAttention": ("AdditiveAttention", SIZED),
     "tfa.LuongAttention": ("GeneralAttention", {"query_size": 6, "key_size": 7}),
     "attention_parity.torch": ("BahdanauDecoder", DECODER),

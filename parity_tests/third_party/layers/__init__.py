@@ -32,6 +32,7 @@ LIBRARIES = {
     "onnx": "onnx",
     "textbook": "torch",
     "opennmt": "torch",
+    "joeynmt": "torch:joeynmt",
     "tfa": "keras:addons",
     "transformers": "transformers",
 }

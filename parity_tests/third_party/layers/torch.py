@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import torch
@@ -337,3 +338,20 @@ def AdditiveAttention(call: Attention) -> Outputs:
 def DotProductAttention(call: Attention) -> Outputs:
     """The same with attn_type="dot": scores = queries · keys, without a scale."""
     return pool(call.queries @ call.keys.mT, call)
+
+
+@takes(Attention, "valid_lens")
+def joey_bahdanau(call: Attention) -> Outputs:
+    """JoeyNMT's BahdanauAttention: scores = energy_layer tanh(query_layer(queries) + key_layer(keys))."""
+    hidden = linear(call.parameters, "query_layer", call.queries)[:, :, None]
+    hidden = hidden + linear(call.parameters, "key_layer", call.keys)[:, None]
+    return pool(linear(call.parameters, "energy_layer", torch.tanh(hidden))[..., 0], call)
+
+
+@takes(Attention, "valid_lens")
+def joey_luong(call: Attention) -> Outputs:
+    """JoeyNMT's LuongAttention: scores = queries · key_layer(keys)."""
+    return pool(call.queries @ linear(call.parameters, "key_layer", call.keys).mT, call)
+
+
+joeynmt = SimpleNamespace(AdditiveAttention=joey_bahdanau, GeneralAttention=joey_luong)
