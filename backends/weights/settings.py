@@ -220,7 +220,7 @@ def _meaning(layer: SavedLayer, source: Source) -> dict[str, Any]:
     known = source.settings or Settings(())
     options: dict[str, Any] = dict(known.fixed)
     for name, value in layer.settings.items():
-        value = _resolved(name, value, layer.rank)
+        value = _as_chosen(name, value, layer.rank)
         if name in known.needed:
             if value != known.needed[name] or isinstance(value, bool) != isinstance(known.needed[name], bool):
                 raise WeightError(
@@ -243,7 +243,7 @@ def _meaning(layer: SavedLayer, source: Source) -> dict[str, Any]:
     return options
 
 
-def _resolved(name: str, value: Any, rank: int | None) -> Any:
+def _as_chosen(name: str, value: Any, rank: int | None) -> Any:
     """A setting as it was chosen, where Keras writes what it became for its inputs."""
     if name == "axis":
         value = value[0] if isinstance(value, list) and len(value) == 1 else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,11 +21,12 @@ from attention_core.errors import AttentionError
 from backends import FRAMEWORKS
 from backends.archives import ArchiveError
 from backends.files import replaceable_file
-from backends.weights import SOURCES, WeightError
+from backends.weights import SOURCES, WeightError, read_arrays, read_settings
 from backends.weights.matching import fits
 from parity_tests.cli import options
 from parity_tests.cli.terminal import Refused, console, progress, write_certificate, write_json, write_pages
 from parity_tests.conversion.conversion import CANONICAL, Conversion, Move, next_lines, save
+from parity_tests.conversion.inventory import parts_of
 from parity_tests.folders import PREFIX, Folder
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Verdict
@@ -36,6 +38,8 @@ OPTIONS = (
     "--prefix PART=B, max_bytes=... is --max-bytes, and any other NAME=... is --set."
 )
 MOST_SHOWN = 5
+MOST_PARTS, LONGEST_REMARK = 24, 160
+"""The rows of an inventory, and the characters of what is said of each."""
 
 
 @click.command(
@@ -50,11 +54,10 @@ MOST_SHOWN = 5
     "--to",
     "target",
     metavar="NAME",
-    required=True,
     shell_complete=options.completing(lambda: (*FRAMEWORKS, *SOURCES)),
     help="A backend, or a layer of a framework.",
 )
-@options.output_file("-o", "--output", required=True, help="Output file; the suffix determines its format.")
+@options.output_file("-o", "--output", help="Output file; the suffix determines its format.")
 @click.option(
     "--from",
     "source",
@@ -93,7 +96,8 @@ MOST_SHOWN = 5
 @options.certificate
 def convert(
     file: Path,
-    output: Path,
+    target: str | None,
+    output: Path | None,
     json_file: Path | None,
     html_file: Path | None,
     summary_file: Path | None,
@@ -111,8 +115,15 @@ def convert(
     converted layer and those of the reference are compared pairwise on the same inputs. FILE is written only if nothing
     is red. Exits with 0 if it is written, with 1 if something is red or missing, and with 2 if SOURCE cannot be
     converted.
+
+    Without --to and -o, what is inside SOURCE is printed: the layers that are recognised, with the commands for each,
+    and what is left.
     """
-    request = Conversion(str(file), output=str(output), **chosen)
+    if target is None and output is None:
+        sys.exit(list_parts(file, chosen["max_bytes"]))
+    if target is None or output is None:
+        raise click.UsageError("-o requires --to" if target is None else "--to requires -o")
+    request = Conversion(str(file), target, str(output), **chosen)
     if request.how == "no" and any((certificate_file, html_file, summary_file, badge_file)):
         named = "--certificate" if certificate_file else "--html, --summary and --badge"
         raise Refused(f"{named} cannot be combined with --validate=no.")
@@ -145,6 +156,35 @@ def convert(
         console.print(
             Text("\n".join(["", "To load it:", "", *next_lines(move, request.target, output)])), soft_wrap=True
         )
+
+
+def list_parts(file: Path, max_bytes: int | None) -> int:
+    """Print what is inside a file, and the commands that convert it; return the exit code."""
+    with refusals():
+        arrays = read_arrays(file, max_bytes)
+        parts = parts_of(arrays, read_settings(file, max_bytes))
+    grid = Table(
+        *(Column(name, overflow="fold") for name in ("prefix", "layer", "arrays", "made with")), header_style="bold"
+    )
+    for part in parts[:MOST_PARTS]:
+        remark = part.remark if len(part.remark) <= LONGEST_REMARK else f"{part.remark[:LONGEST_REMARK]}..."
+        layer = Text(part.source or "-", style="green" if part.source else "dim")
+        grid.add_row(Text(part.prefix), layer, str(len(part.names)), Text(remark, style="" if part.source else "dim"))
+    console.print(with_title(f"{file}: {len(arrays):,} arrays", grid), soft_wrap=True)
+    if parts[MOST_PARTS:]:
+        console.print(f"... and {len(parts) - MOST_PARTS} more")
+    lines = [
+        shlex.join(
+            [
+                *("attention-parity", "convert", str(file), *(("--prefix", part.prefix) if part.prefix else ())),
+                *("--from", part.source, "--to", "NAME", "-o", "FILE"),
+            ]
+        )
+        for part in [part for part in parts if part.can_be_converted][:MOST_SHOWN]
+    ]
+    words = "\n".join(["", "To convert one:", "", *lines]) if lines else "No layer can be converted."
+    console.print(Text(words), soft_wrap=True)
+    return 0
 
 
 @contextmanager
