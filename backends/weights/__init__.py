@@ -48,6 +48,9 @@ SOURCES: dict[str, Source] = {**every_source(), **backend_layers.SOURCES}
 """Every source of weights by name, such as "torch.nn.GRU"; "attention_parity.torch" is the backend torch."""
 
 
+MOST_HINTS, LONGEST_HINT = 5, 320
+"""How many sources that nearly fit a refusal names, and the characters of each."""
+
 Prefix = str | Sequence[str] | Mapping[str, str]
 """The prefix of all names; that of each layer of a stack; or that of each part, by its name."""
 
@@ -303,10 +306,11 @@ def _candidates(
         if fit.fits
     ]
     hints += [f"{fit.source.name}: {_trouble(fit)}" for fit in every if not fit.fits and not fit.missing]
-    nearly = "".join(f" {one}" for one in list(dict.fromkeys(hints))[:6])
+    shown = [one if len(one) <= LONGEST_HINT else f"{one[:LONGEST_HINT]}..." for one in dict.fromkeys(hints)]
+    nearly = "".join(f" {one}" for one in shown[:MOST_HINTS])
     raise WeightError(
-        f"no source fits the arrays {_list_arrays(arrays)}.{nearly} Pass source=... and, if only some of the arrays "
-        f"belong to it, prefix=... ; there are {', '.join(SOURCES)}."
+        f"no source fits the arrays {_list_arrays(arrays)}.{nearly} Pass source=... , one of weights.SOURCES, and, if "
+        f"only some of the arrays belong to it, prefix=... ."
     )
 
 

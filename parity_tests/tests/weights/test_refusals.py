@@ -54,7 +54,7 @@ def test_without_a_source_an_error_names_the_closest_sources():
     message = refusal(lambda: to_canonical(torch_gru(weight_hh_l0=np.ones((4, 12)))))
     assert "no source fits the arrays weight_ih_l0 (12, 7), weight_hh_l0 (4, 12)," in message
     assert "torch.nn.GRU: weight_hh_l0 has shape (4, 12), expected (12, 4)" in message
-    assert message.endswith(f"there are {', '.join(SOURCES)}.")
+    assert message.endswith("if only some of the arrays belong to it, prefix=... .") and len(message) < 2_000
 
 
 ENCODER = "TransformerEncoderLayer"
