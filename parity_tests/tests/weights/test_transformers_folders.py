@@ -200,3 +200,21 @@ def test_quantised_arrays_are_refused_by_that_word(tmp_path: Path):
 def test_a_folder_without_arrays_is_refused(tmp_path: Path):
     with pytest.raises(weights.WeightError, match=r"the folder has none of model\.safetensors, "):
         weights.read_arrays(tmp_path)
+
+
+@pytest.mark.parametrize("title", ["t5", "marian"])
+def test_a_converted_translator_writes_the_tokens_of_generate(title: str, tmp_path: Path):
+    import torch
+
+    name, options = SAME[title]
+    model = saved(tmp_path, name, options)
+    converted = converted_from(tmp_path)
+    layer = reference.TransformerTranslator(**converted.config)
+    reference.set_parameters(layer, converted.arrays)
+    mask = torch.arange(6) < torch.tensor(LENS)[:, None]
+    model.generation_config.forced_eos_token_id = None  # Marian's last step is no choice of the model
+    chosen = model.generate(input_ids=torch.tensor(TOKENS), attention_mask=mask, max_new_tokens=6, do_sample=False)
+    tokens = layer.greedy(TOKENS, LENS, bos=0, eos=1, max_steps=6)[0]
+    for actual, expected in zip(tokens.tolist(), chosen[:, 1:].tolist(), strict=True):
+        length = expected.index(1) + 1 if 1 in expected else len(expected)
+        assert actual[:length] == expected[:length]
