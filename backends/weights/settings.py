@@ -35,6 +35,8 @@ class SavedLayer:
     kind: str
     settings: Mapping[str, Any]
     rank: int | None = None
+    beyond: str = ""
+    """What it has that the specification lacks, if that is known of its class."""
 
     def holds(self, name: str) -> bool:
         """Whether an array of that name is one of the layer."""
@@ -49,15 +51,13 @@ class SavedLayer:
 def transformers_model(config: Any) -> list[SavedLayer]:
     """The model that a config.json of transformers describes; none if it is no such file.
 
-    Raises: WeightError if its arrays are quantised, or it is a model that the specification lacks a part of.
+    Raises: WeightError if its arrays are quantised.
     """
     kind = config.get("model_type") if isinstance(config, dict) else None
     if not isinstance(kind, str):
         return []
     if config.get("quantization_config"):
         raise WeightError("its arrays are quantised: save the model in float32 first")
-    if kind in PARTS_BEYOND:
-        raise WeightError(f"it is a {kind} model, which has {PARTS_BEYOND[kind]}: the specification lacks that")
     inside = {
         f"{name}.{key}": one
         for name, value in config.items()
@@ -67,7 +67,7 @@ def transformers_model(config: Any) -> list[SavedLayer]:
     if kind in ("t5", "mt5"):  # whose older files say it by another name
         config = {"scale_decoder_outputs": config.get("tie_word_embeddings", True), **config}
     flat = {name: value for name, value in config.items() if not (isinstance(value, dict) and name.startswith("rope_"))}
-    return [SavedLayer("", f"transformers>{kind}", {**flat, **inside})]
+    return [SavedLayer("", f"transformers>{kind}", {**flat, **inside}, beyond=PARTS_BEYOND.get(kind, ""))]
 
 
 PARTS_BEYOND = {
@@ -144,9 +144,15 @@ def _backward(config: Mapping[str, Any], forward: Mapping[str, Any]) -> dict[str
 def check_classes(names: Iterable[str], saved: Sequence[SavedLayer], sources: Iterable[Source]) -> str | None:
     """The one source whose class the layers of these arrays have; None if the file does not say, or names several.
 
-    Raises: WeightError if all are of classes without a table.
+    Raises: WeightError if all are of classes without a table, or one has what the specification lacks.
     """
     owners = [layer for layer in saved if any(map(layer.holds, names))]
+    for layer in owners:
+        if layer.beyond:
+            raise WeightError(
+                f"{layer.title} model, which has {layer.beyond}: the specification lacks that. Its layers can be "
+                f"converted one by one: pass source=... and prefix=... ."
+            )
     found = [[source.name for source in sources if _is_of(layer, source)] for layer in owners]
     if owners and not any(found) and not any(">" in layer.kind for layer in owners):
         listed = ", ".join(layer.title for layer in owners[:4])

@@ -70,7 +70,8 @@ def _known_part(
     path = fit.prefix.replace("_", "")
     alike = sorted(alike, key=lambda name: name.rpartition(".")[2].lower() not in path)
     try:
-        source = check_classes(names, settings, [SOURCES[name] for name in alike]) or alike[0]
+        inner = [layer for layer in settings if layer.path]  # not a whole model, whose parts these may be
+        source = check_classes(names, inner, [SOURCES[name] for name in alike]) or alike[0]
         converted = weights.to_canonical(arrays, source, prefix=fit.prefix, settings=settings)
     except WeightError as error:
         return Part(fit.prefix, alike[0], names, str(error), isinstance(error, UnseenError))

@@ -14,6 +14,7 @@ from attention_core import reference
 from attention_core.draws import integers, uniform
 from backends import weights
 from backends.weights.formats import main_file
+from parity_tests.conversion.inventory import parts_of
 
 pytestmark = pytest.mark.frameworks("tf", "torch")  # in the environment of both, which has transformers
 
@@ -72,8 +73,16 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 OTHERS = {
-    "bart": ("BartForConditionalGeneration", SEQUENCES, "a bart model, which has a norm behind the embeddings"),
-    "bert": ("BertModel", {**STACK, "intermediate_size": 24}, "a bert model, which has a norm behind the embeddings"),
+    "bart": (
+        "BartForConditionalGeneration",
+        SEQUENCES,
+        "a 'transformers>bart' model, which has a norm behind the embeddings",
+    ),
+    "bert": (
+        "BertModel",
+        {**STACK, "intermediate_size": 24},
+        "a 'transformers>bert' model, which has a norm behind the embeddings",
+    ),
     "unscaled marian": ("MarianMTModel", {**SEQUENCES, "scale_embedding": False}, "scale_embedding=False"),
     "a window": ("MistralForCausalLM", {**LLAMA, "sliding_window": 4}, "sliding_window=4"),
     "biases": ("LlamaForCausalLM", {**LLAMA, "attention_bias": True}, "attention_bias=True"),
@@ -151,6 +160,16 @@ def test_what_the_specification_lacks_is_refused_by_its_name(title: str, tmp_pat
     with pytest.raises(weights.WeightError) as refusal:
         converted_from(tmp_path)
     assert words in str(refusal.value)
+
+
+def test_a_part_of_a_model_that_the_specification_lacks_is_converted_by_its_source(tmp_path: Path):
+    saved(tmp_path, "BertModel", {**STACK, "intermediate_size": 24})
+    arrays, settings = weights.read_arrays(tmp_path), weights.read_settings(tmp_path)
+    prefix = "encoder.layer.0.output.LayerNorm."
+    converted = weights.to_canonical(arrays, "torch.nn.LayerNorm", prefix=prefix, settings=settings, epsilon=1e-12)
+    np.testing.assert_array_equal(converted.arrays["g"], arrays[f"{prefix}weight"])
+    parts = {part.prefix: part for part in parts_of(arrays, settings)}
+    assert parts[prefix].can_be_converted and not parts["pooler.dense."].source
 
 
 def test_shards_are_one_model(tmp_path: Path):
