@@ -146,7 +146,7 @@ def check_classes(names: Iterable[str], saved: Sequence[SavedLayer], sources: It
 
     Raises: WeightError if all are of classes without a table, or one has what the specification lacks.
     """
-    owners = [layer for layer in saved if any(map(layer.holds, names))]
+    owners = _owners(names, saved)
     for layer in owners:
         if layer.beyond:
             raise WeightError(
@@ -161,6 +161,11 @@ def check_classes(names: Iterable[str], saved: Sequence[SavedLayer], sources: It
     return known.pop() if len(known) == 1 and all(found) else None
 
 
+def _owners(names: Iterable[str], saved: Sequence[SavedLayer]) -> list[SavedLayer]:
+    """The layers that hold some of these arrays."""
+    return [layer for layer in saved if any(map(layer.holds, names))]
+
+
 def _is_of(layer: SavedLayer, source: Source) -> bool:
     if source.framework:
         return source.framework == "tf" and layer.kind.startswith(OURS)
@@ -172,7 +177,7 @@ def stated_options(source: Source, names: Sequence[str], saved: Sequence[SavedLa
 
     Raises: WeightError if a setting of it is one that the specification lacks.
     """
-    owners = [layer for layer in saved if _is_of(layer, source) and any(map(layer.holds, names))]
+    owners = [layer for layer in _owners(names, saved) if _is_of(layer, source)]
     return _meaning(owners[0], source) if len(owners) == 1 else {}
 
 
@@ -186,7 +191,7 @@ def options_of(
     Raises: WeightError if its class is another one, or a setting has a value that the specification lacks.
     """
     options: dict[str, Any] | None = None
-    for layer in (layer for layer in saved if any(map(layer.holds, names))):
+    for layer in _owners(names, saved):
         if not _is_of(layer, source):
             if ">" in layer.kind and chosen:
                 continue
@@ -223,7 +228,7 @@ def _is_plain(value: Any) -> bool:
 
 def _meaning(layer: SavedLayer, source: Source) -> dict[str, Any]:
     """The options that a layer's settings are."""
-    known = source.settings or Settings(())
+    known = source.settings or Settings()
     options: dict[str, Any] = dict(known.fixed)
     for name, value in layer.settings.items():
         value = _as_chosen(name, value, layer.rank)

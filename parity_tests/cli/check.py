@@ -45,9 +45,7 @@ from parity_tests.judge.request import Request
 from parity_tests.judge.run import CacheError, Run
 from parity_tests.models.request import ComparisonRequest
 from parity_tests.models.sides import SideError
-from parity_tests.reports.certificate import (
-    certify,
-)
+from parity_tests.reports.certificate import certify
 from parity_tests.reports.junit import junit
 from parity_tests.reports.table import report, report_campaign, report_finding, reproduce
 from parity_tests.workers.adapter import adapter, class_in, framework_of
@@ -231,9 +229,7 @@ def write_adapter(operator: str, target: str | None, output: Path | None) -> int
 Repeatable = Request | Conversion | ComparisonRequest
 """The requests that a certificate may state."""
 
-REFUSED = (
-    *(DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError, SideError, ImportError),
-)
+REFUSED = DivergenceError, LineError, CacheError, ArchiveError, AttentionError, WeightError, SideError, ImportError
 """What is wrong with a request or a target, in words."""
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from backends import weights
 from backends.weights import SOURCES, SavedLayer, WeightError
+from backends.weights.candidates import rank, sources_with_table
 from backends.weights.configs import UnseenError
 from backends.weights.matching import Fit, fits
 from backends.weights.settings import check_classes
@@ -34,16 +35,19 @@ class Part:
 
 def parts_of(arrays: Mapping[str, np.ndarray], settings: Sequence[SavedLayer] = ()) -> list[Part]:
     """The recognised layers of a file, the largest first, then the arrays that no table has, by what they are in."""
-    tables = [source for source in SOURCES.values() if not source.framework]
+    tables = sources_with_table()
     every = [fit for source in tables for fit in fits(source, arrays, None, {}) if fit.fits and _is_whole(fit, arrays)]
-    every.sort(key=lambda fit: (-len(fit.found), sum(map(len, fit.sizes.values()))))
+    every.sort(key=rank)
+    sources: dict[tuple[str, frozenset[str]], list[str]] = {}
+    for fit in every:
+        sources.setdefault((fit.prefix, frozenset(fit.found)), []).append(fit.source.name)
     parts: list[Part] = []
     left = dict.fromkeys(arrays)
     for fit in every:
         if not all(name in left for name in fit.found):
             continue
-        alike = [one.source.name for one in every if one.prefix == fit.prefix and set(one.found) == set(fit.found)]
-        parts.append(_known_part(fit, list(dict.fromkeys(alike)), arrays, settings))
+        alike = list(dict.fromkeys(sources[fit.prefix, frozenset(fit.found)]))
+        parts.append(_known_part(fit, alike, arrays, settings))
         left = {name: None for name in left if name not in fit.found}
     groups: dict[str, list[str]] = {}
     for name in left:

@@ -113,9 +113,14 @@ class Pairing:
     """What of the names file matches nothing."""
 
     @property
+    def guesses(self) -> list[str]:
+        """The expected names of the pairs that were found by shapes or order alone."""
+        return [" + ".join(pair.expected) for pair in self.pairs if pair.is_guess]
+
+    @property
     def has_guesses(self) -> bool:
-        """Whether a pair was found by shapes or order alone."""
-        return any(pair.is_guess for pair in self.pairs)
+        """Whether there are any."""
+        return bool(self.guesses)
 
     @property
     def num_with_other_axes(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
 import sys
@@ -14,16 +13,12 @@ from typing import Any
 
 from parity_tests.judge.run import Run
 from parity_tests.judge.verdict import Verdict
-from parity_tests.models.calls import Arrays
 from parity_tests.models.comparison import Comparison, compare_models
 from parity_tests.models.inputs import is_declaration, read_inputs
 from parity_tests.models.remote import RUN_SECONDS, RemoteSide
 from parity_tests.models.result import Weights
-from parity_tests.models.sides import Side, open_side
-from parity_tests.workers.recordings import Recording
-
-DATA = (".onnx", ".npz", ".safetensors")
-"""The suffixes of files that are read, and run no code of their own."""
+from parity_tests.models.sides import DATA, Side, open_side
+from parity_tests.workers.recordings import Recording, digest_of
 
 
 @dataclass(frozen=True)
@@ -100,7 +95,7 @@ class ComparisonRequest:
                 train_steps=self.train_steps,
                 seed=self.seed,
             )
-            digest = _digest(inputs)
+            digest = digest_of({}, inputs)
             recordings = {
                 role: _recording(role, side, digest, comparison.verdicts)
                 for role, side in zip(self.sides, opened, strict=True)
@@ -124,10 +119,3 @@ def _recording(role: str, side: Side, digest: str, verdicts: Sequence[Verdict]) 
         files={f"{role}/{name}": file for name, file in side.files.items()},
         inputs={f"{verdict.case}/{verdict.dtype}": digest for verdict in verdicts},
     )
-
-
-def _digest(arrays: Arrays) -> str:
-    digest = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        digest.update(f"\n{name} {array.dtype.name} {array.shape} ".encode() + array.tobytes())
-    return digest.hexdigest()

@@ -63,9 +63,9 @@ class Result:
         """Why nothing of it can be certified; empty if it can be."""
         if self.undecided_verdicts:
             return f"{len(self.undecided_verdicts)} comparisons are undecided"
-        guessed = [" + ".join(pair.expected) for pair in self.pairing.pairs if pair.is_guess]
-        if guessed:
-            return f"{', '.join(guessed)}: paired by a guess. State the pairs in a names file, under [parameters]"
+        if self.pairing.has_guesses:
+            guessed = ", ".join(self.pairing.guesses)
+            return f"{guessed}: paired by a guess. State the pairs in a names file, under [parameters]"
         return ""
 
     def as_json(self) -> dict[str, Any]:

@@ -25,6 +25,9 @@ FRAMEWORKS = {
 }
 """The adapter, a file beside this one, by the package that a model or a function is made of."""
 
+DATA = (".onnx", ".npz", ".safetensors")
+"""The suffixes of files that are read, and run no code of their own."""
+
 
 class SideError(ValueError):
     """A side that cannot be run, or not in the way that was asked for."""

@@ -83,7 +83,7 @@ class Trial:
             if left := pairing.only_actual + pairing.only_expected:
                 result.notes.append(f"without a partner, and not copied: {', '.join(left)}")
         elif pairing.has_guesses:
-            guessed = ", ".join(" + ".join(pair.expected) for pair in pairing.pairs if pair.is_guess)
+            guessed = ", ".join(pairing.guesses)
             result.notes.append(f"paired by shape or order, which is a guess: {guessed}")
 
     def _draw(self, name: str, array: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ import numpy as np
 
 from backends.archives import unpack_arrays
 from parity_tests.models.calls import Call, Recorder, Seen
-from parity_tests.models.sides import FRAMEWORKS, Side, open_side
+from parity_tests.models.sides import DATA, FRAMEWORKS, Side, open_side
 from parity_tests.workers.keeper import keep
 from parity_tests.workers.target import Sources, load, split_location
 from parity_tests.workers.worker import frames, message_of, send
@@ -71,7 +71,7 @@ def open_target(place: str) -> Side:
     Raises: TargetError, SideError; any exception of the target.
     """
     path = split_location(place)[0]
-    if path.endswith((".onnx", ".npz", ".safetensors")):
+    if path.endswith(DATA):
         return open_side(path)
     found = load(place)[0]
     is_maker = inspect.isclass(found) or (inspect.isfunction(found) and found.__name__.startswith(MAKERS))

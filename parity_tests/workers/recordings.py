@@ -66,7 +66,7 @@ class Batch(NamedTuple):
         for question in header["cells"]:
             name = question["key"].rpartition("/")[0].removeprefix(f"{question['operator']}-")
             cells.append(Cell(Case(question["operator"], name, "", {}, method=question["method"]), question["dtype"]))
-            hashes[question["key"]] = _digest(question, parts.get(question["key"], {}))
+            hashes[question["key"]] = digest_of(question, parts.get(question["key"], {}))
         return cls(cells, packed, hashes)
 
     def only(self, cells: Sequence[Cell]) -> Batch:
@@ -92,7 +92,7 @@ def batch_of(cells: Iterable[Cell], place: str = "") -> Batch:
         "seed": SEED,
         "specification": SPECIFICATION_VERSION,
     }
-    hashes = {question["key"]: _digest(question, contents) for question, contents in questions}
+    hashes = {question["key"]: digest_of(question, contents) for question, contents in questions}
     return Batch(cells, pack_arrays(arrays, header), hashes)
 
 
@@ -102,7 +102,7 @@ REPEATS = 3
 
 def digests(cells: Iterable[Cell]) -> dict[str, str]:
     """A digest of each cell's definition: operator, method, config, options, inputs, parameters and cotangents."""
-    return {cell.key: _digest(*_question(cell)) for cell in cells}
+    return {cell.key: digest_of(*_question(cell)) for cell in cells}
 
 
 def _question(cell: Cell) -> tuple[dict[str, Any], Arrays]:
@@ -127,7 +127,8 @@ def _question(cell: Cell) -> tuple[dict[str, Any], Arrays]:
     return question, arrays
 
 
-def _digest(question: Mapping[str, Any], arrays: Arrays) -> str:
+def digest_of(question: Mapping[str, Any], arrays: Arrays) -> str:
+    """The SHA-256 of plain data and of arrays by name, with their dtypes and shapes."""
     digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode())
     for name, array in sorted(arrays.items()):
         digest.update(f"\n{name} {array.dtype.name} {array.shape} ".encode() + array.tobytes())

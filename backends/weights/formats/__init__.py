@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -74,7 +75,7 @@ def read_arrays(path: str | Path, max_bytes: int | None = None) -> dict[str, np.
 def _read_shards(path: Path, max_bytes: int | None) -> dict[str, np.ndarray]:
     """The arrays of all files that an index lists, each beside it and of a name without folders."""
     with _reading(path):
-        content = h5.parse_json(path.name, backends.regular_file(path).read_bytes()[: 64 * LONGEST_CONFIG])
+        content = _read_json(path, 64 * LONGEST_CONFIG)
         listed = content.get("weight_map") if isinstance(content, dict) else None
         files = listed if isinstance(listed, dict) else {}
         if not files or not all(isinstance(one, str) and Path(one).name == one for one in files.values()):
@@ -85,6 +86,12 @@ def _read_shards(path: Path, max_bytes: int | None) -> dict[str, np.ndarray]:
     if absent := next((one for one in files if one not in arrays), None):
         raise WeightError(f"{path}: {clean(absent)} is in none of its files.")
     return arrays
+
+
+def _read_json(path: Path, most: int) -> Any:
+    """The content of a JSON file; what is longer than that many bytes is cut, and no JSON."""
+    with open(backends.regular_file(path), "rb") as file:
+        return h5.parse_json(path.name, file.read(most))
 
 
 @contextmanager
@@ -114,8 +121,7 @@ def read_settings(path: str | Path, max_bytes: int | None = None) -> list[SavedL
         return []
     with _reading(config if reader is None else path):
         if reader is None:
-            text = backends.regular_file(config).read_bytes()[:LONGEST_CONFIG]
-            return transformers_model(h5.parse_json(config.name, text))
+            return transformers_model(_read_json(config, LONGEST_CONFIG))
         return reader(path, Limits(backends.regular_file(path), max_bytes))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backends.weights.table import COMPUTES_PADDING, Row, Settings, Source, inside
+from backends.weights.tables.torch_layer_norm import SOURCE as NORM
 
 ACTIVATIONS = {
     **{name: name for name in ("relu", "gelu", "silu")},
@@ -29,14 +30,6 @@ FREE = (
 """Settings of transformers that change no output, or are sizes of arrays, as patterns."""
 
 
-def norm_rows(name: str, canonical: str, optional: str = "bias") -> tuple[Row, ...]:
-    """The rows of a LayerNorm of PyTorch."""
-    return (
-        Row(f"{name}.weight", "e -> e", (f"{canonical}.g",)),
-        Row(f"{name}.bias", "e -> e", (f"{canonical}.b",), optional=optional),
-    )
-
-
 def under(start: str, rows: Sequence[Row]) -> tuple[Row, ...]:
     """The rows of a model alone, and of one with a head, where the names have a prefix."""
     return tuple(row.under(start) for row in rows)
@@ -46,12 +39,12 @@ HEAD = Row("lm_head.weight", "s e -> s e", ("*head",), optional="head")
 """The logits of a language model, beside the stack; absent if it shares the embedding."""
 
 LAYER = (
-    *norm_rows("ln_1", "norm_1"),
+    *inside("ln_1", NORM.rows, canonical="norm_1"),
     Row("attn.c_attn.weight", "e (3 e') -> 3 e' e", tuple(f"self_attention.W_{one}" for one in "qkv")),
     Row("attn.c_attn.bias", "(3 e) -> 3 e", tuple(f"self_attention.b_{one}" for one in "qkv")),
     Row("attn.c_proj.weight", "e e' -> e' e", ("self_attention.W_o",)),
     Row("attn.c_proj.bias", "e -> e", ("self_attention.b_o",)),
-    *norm_rows("ln_2", "norm_2"),
+    *inside("ln_2", NORM.rows, canonical="norm_2"),
     Row("mlp.c_fc.weight", "e f -> f e", ("feed_forward.W_1",)),
     Row("mlp.c_fc.bias", "f -> f", ("feed_forward.b_1",)),
     Row("mlp.c_proj.weight", "f e -> e f", ("feed_forward.W_2",)),
@@ -83,7 +76,7 @@ SOURCE = Source(
                 Row("wte.weight", "s e -> s e", ("embedding",), per_root="e"),
                 Row("wpe.weight", "n e -> n e", ("positions.P",)),
                 *inside("h.{layer}", LAYER, canonical="layers.{layer}"),
-                *norm_rows("ln_f", "norm", "last bias"),
+                *inside("ln_f", NORM.rows, canonical="norm"),
             ),
         ),
         HEAD,

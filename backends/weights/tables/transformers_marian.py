@@ -7,7 +7,8 @@ https://huggingface.co/docs/transformers/model_doc/marian
 from __future__ import annotations
 
 from backends.weights.table import COMPUTES_PADDING, Row, Settings, Source, inside
-from backends.weights.tables.transformers_gpt2 import ACTIVATIONS, FREE, norm_rows
+from backends.weights.tables.torch_layer_norm import SOURCE as NORM
+from backends.weights.tables.transformers_gpt2 import ACTIVATIONS, FREE
 from backends.weights.tables.transformers_vit import dense
 
 BIAS = "the logits of layers that share their embedding have no bias"
@@ -23,8 +24,8 @@ def stack(*attentions: tuple[str, str]) -> tuple[Row, ...]:
     """The rows of a stack whose layers have these attentions, by their names here and there."""
     layer: list[Row] = []
     for number, (name, canonical) in enumerate(attentions, start=1):
-        layer += (*heads(name, canonical), *norm_rows(f"{name}_layer_norm", f"norm_{number}"))
-    layer += norm_rows("final_layer_norm", f"norm_{len(attentions) + 1}")
+        layer += (*heads(name, canonical), *inside(f"{name}_layer_norm", NORM.rows, canonical=f"norm_{number}"))
+    layer += inside("final_layer_norm", NORM.rows, canonical=f"norm_{len(attentions) + 1}")
     layer += (*dense("fc1", "f e", "feed_forward", "1"), *dense("fc2", "e f", "feed_forward", "2"))
     return inside("layers.{layer}", layer)
 

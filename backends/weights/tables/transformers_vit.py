@@ -6,7 +6,8 @@ https://huggingface.co/docs/transformers/model_doc/vit
 from __future__ import annotations
 
 from backends.weights.table import Row, Settings, Source, inside
-from backends.weights.tables.transformers_gpt2 import ACTIVATIONS, FREE, norm_rows, under
+from backends.weights.tables.torch_layer_norm import SOURCE as NORM
+from backends.weights.tables.transformers_gpt2 import ACTIVATIONS, FREE, under
 
 
 def dense(name: str, axes: str, canonical: str, letter: str) -> tuple[Row, ...]:
@@ -19,12 +20,12 @@ def dense(name: str, axes: str, canonical: str, letter: str) -> tuple[Row, ...]:
 
 
 LAYER = (
-    *norm_rows("layernorm_before", "norm_1"),
+    *inside("layernorm_before", NORM.rows, canonical="norm_1"),
     *dense("attention.attention.query", "e e'", "self_attention", "q"),
     *dense("attention.attention.key", "e e'", "self_attention", "k"),
     *dense("attention.attention.value", "e e'", "self_attention", "v"),
     *dense("attention.output.dense", "e e'", "self_attention", "o"),
-    *norm_rows("layernorm_after", "norm_2"),
+    *inside("layernorm_after", NORM.rows, canonical="norm_2"),
     *dense("intermediate.dense", "f e", "feed_forward", "1"),
     *dense("output.dense", "e f", "feed_forward", "2"),
 )
@@ -59,7 +60,7 @@ SOURCE = Source(
                 Row(f"{PATCHES}.weight", KERNEL, ("W_p",)),
                 Row(f"{PATCHES}.bias", "e -> e", ("b_p",)),
                 *inside("encoder.layer.{layer}", LAYER, canonical="layers.{layer}"),
-                *norm_rows("layernorm", "norm", "last bias"),
+                *inside("layernorm", NORM.rows, canonical="norm"),
             ),
         ),
         Row("classifier.weight", "l e -> l e", ("dense.W",)),

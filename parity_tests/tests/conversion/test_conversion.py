@@ -49,6 +49,14 @@ TRANSFORMER = {
 STACKS = {**TRANSFORMER, "num_layers": 2}
 BY_ROOT = {**STACKS, "features": 16, "num_heads": 4}
 """A stack whose embedding loses no bit, times and by the root of its features."""
+CAUSAL = {**BY_ROOT, "vocab_size": 9, "causal": True}
+SHARED = {**BY_ROOT, "source_vocab_size": 9, "target_vocab_size": 9, "shared": True, "tied": True}
+LEARNED = {"positions": "learned", "num_positions": 8}
+ROTARY = {"positions": "rotary", "rotary_layout": "concatenated"}
+DISTANCES = {"positions": "relative", "num_buckets": 6, "score": "dot", "activation": "relu"}
+BARE = {"rms": True, "bias": False}
+IMAGES = {"height": 4, "width": 4, "channels": 3, "patch_size": 2, "num_classes": 5}
+PATCHES = {"features": 8, "num_heads": 2, "hidden_size": 10, "num_layers": 2, "activation": "gelu", "epsilon": 1e-3}
 NORM = {"features": 12, "epsilon": 2.0**-10}
 DECODER = {"vocab_size": 9, "embed_size": 4, "hidden_size": 6, "num_layers": 2}
 LAYER_OF: dict[str, tuple[str, dict[str, Any]]] = {
@@ -62,72 +70,14 @@ LAYER_OF: dict[str, tuple[str, dict[str, Any]]] = {
         {**STACKS, "vocab_size": 9, "positions": "learned", "num_positions": 8, "causal": True},
     ),
     "torch.nn.TransformerDecoder": ("TransformerDecoder", {**STACKS, "vocab_size": 9, "positions": "none"}),
-    "transformers.GPT2Model": (
-        "TransformerEncoder",
-        {**BY_ROOT, "vocab_size": 9, "positions": "learned", "num_positions": 8, "causal": True, "norm": "pre"},
-    ),
+    "transformers.GPT2Model": ("TransformerEncoder", {**CAUSAL, **LEARNED}),
     "transformers.LlamaModel": (
         "TransformerEncoder",
-        {
-            **BY_ROOT,
-            "vocab_size": 9,
-            "positions": "rotary",
-            "rotary_layout": "concatenated",
-            "causal": True,
-            "norm": "pre",
-            "rms": True,
-            "gated": True,
-            "bias": False,
-            "activation": "silu",
-        },
+        {**CAUSAL, **ROTARY, **BARE, "gated": True, "activation": "silu"},
     ),
-    "transformers.MarianMTModel": (
-        "TransformerTranslator",
-        {
-            **BY_ROOT,
-            "source_vocab_size": 9,
-            "target_vocab_size": 9,
-            "positions": "learned",
-            "num_positions": 8,
-            "shared": True,
-            "tied": True,
-            "norm": "post",
-            "epsilon": 1e-5,
-        },
-    ),
-    "transformers.T5ForConditionalGeneration": (
-        "TransformerTranslator",
-        {
-            **BY_ROOT,
-            "source_vocab_size": 9,
-            "target_vocab_size": 9,
-            "positions": "relative",
-            "num_buckets": 6,
-            "shared": True,
-            "tied": True,
-            "norm": "pre",
-            "rms": True,
-            "bias": False,
-            "score": "dot",
-            "activation": "relu",
-        },
-    ),
-    "transformers.ViTForImageClassification": (
-        "VisionTransformer",
-        {
-            "height": 4,
-            "width": 4,
-            "channels": 3,
-            "patch_size": 2,
-            "num_classes": 5,
-            "features": 8,
-            "num_heads": 2,
-            "activation": "gelu",
-            "epsilon": 1e-3,
-            "hidden_size": 10,
-            "num_layers": 2,
-        },
-    ),
+    "transformers.MarianMTModel": ("TransformerTranslator", {**SHARED, **LEARNED, "norm": "post", "epsilon": 1e-5}),
+    "transformers.T5ForConditionalGeneration": ("TransformerTranslator", {**SHARED, **DISTANCES, **BARE}),
+    "transformers.ViTForImageClassification": ("VisionTransformer", {**IMAGES, **PATCHES}),
     "torch.nn.Transformer": (
         "TransformerTranslator",
         {**STACKS, "source_vocab_size": 9, "target_vocab_size": 10, "positions": "sinusoidal"},

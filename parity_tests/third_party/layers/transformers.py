@@ -39,6 +39,7 @@ def load(kind: Any, settings: Any, parameters: Parameters) -> Any:
 
     Raises: ValueError if it needs other arrays.
     """
+    settings.use_cache = False
     with TemporaryDirectory() as folder:
         settings.save_pretrained(folder)
         arrays = {name: array.contiguous() for name, array in parameters.items()}
@@ -87,7 +88,6 @@ def encode(model: Any, blocks: Sequence[nn.Module], tokens: Tensor, valid_lens: 
 def gpt2(parameters: Parameters, tokens: Tensor, valid_lens: Tensor | None = None, **config: Any) -> Any:
     """GPT2Model."""
     settings = GPT2Config(
-        use_cache=False,
         vocab_size=config["vocab_size"],
         n_positions=config["num_positions"],
         n_embd=config["features"],
@@ -105,7 +105,6 @@ def llama(parameters: Parameters, tokens: Tensor, valid_lens: Tensor | None = No
     """LlamaModel, which Mistral without a window is, too."""
     refuse_float64(parameters)
     settings = LlamaConfig(
-        use_cache=False,
         vocab_size=config["vocab_size"],
         hidden_size=config["features"],
         intermediate_size=config["hidden_size"],
@@ -132,7 +131,6 @@ def t5(parameters: Parameters, source: Tensor, inputs: Tensor, valid_lens: Tenso
     refuse_float64(parameters)
     gated, name = config.get("gated", False), activation(config)
     settings = T5Config(
-        use_cache=False,
         vocab_size=config["source_vocab_size"],
         d_model=config["features"],
         d_kv=config["features"] // config["num_heads"],
@@ -159,7 +157,6 @@ def marian(
         for name, option in (("layers", "num_layers"), ("attention_heads", "num_heads"), ("ffn_dim", "hidden_size"))
     }
     settings = MarianConfig(
-        use_cache=False,
         vocab_size=config["source_vocab_size"],
         d_model=config["features"],
         max_position_embeddings=config["num_positions"],
